@@ -1,0 +1,66 @@
+package sandbox
+
+import (
+	"github.com/containerd/errdefs"
+
+	"github.com/taibox/taibox/internal/reason"
+)
+
+// Failures callers test for with errors.Is. Each driver returns these, wrapped
+// with the verb and the object; the remote client returns the same values.
+var (
+	// ErrNotFound reports that the node knows no box with the given ID.
+	ErrNotFound = &reason.Error{Reason: "BOX_NOT_FOUND", Msg: "box not found", Class: errdefs.ErrNotFound}
+	// ErrAlreadyExists reports a Create of an ID that is taken.
+	ErrAlreadyExists = &reason.Error{Reason: "BOX_EXISTS", Msg: "box already exists", Class: errdefs.ErrAlreadyExists}
+	// ErrNotRunning reports a call that needs a running box on one that is not.
+	ErrNotRunning = &reason.Error{Reason: "BOX_NOT_RUNNING", Msg: "box not running", Class: errdefs.ErrFailedPrecondition}
+	// ErrRemoving reports a call on a box that is being removed.
+	ErrRemoving = &reason.Error{Reason: "BOX_REMOVING", Msg: "box is being removed", Class: errdefs.ErrFailedPrecondition}
+	// ErrExecNotFound reports that the box knows no exec with the given ID, or no longer.
+	ErrExecNotFound = &reason.Error{Reason: "EXEC_NOT_FOUND", Msg: "exec not found", Class: errdefs.ErrNotFound}
+	// ErrExecExists reports an exec ID that is taken.
+	ErrExecExists = &reason.Error{Reason: "EXEC_EXISTS", Msg: "exec already exists", Class: errdefs.ErrAlreadyExists}
+	// ErrExecEnded reports input, a signal or a resize for an exec that has ended.
+	ErrExecEnded = &reason.Error{Reason: "EXEC_ENDED", Msg: "exec has ended", Class: errdefs.ErrFailedPrecondition}
+	// ErrExecBusy reports that another client holds the exec's terminal or input.
+	ErrExecBusy = &reason.Error{Reason: "EXEC_BUSY", Msg: "exec is held by another client", Class: errdefs.ErrConflict}
+	// ErrInvalidSpec reports a value that no box or exec can have. It is found
+	// before anything is touched.
+	ErrInvalidSpec = &reason.Error{Reason: "INVALID_SPEC", Msg: "invalid value", Class: errdefs.ErrInvalidArgument}
+	// ErrUserNotFound reports a user or group that the box's own files do not name.
+	ErrUserNotFound = &reason.Error{Reason: "USER_NOT_FOUND", Msg: "user not found in the box", Class: errdefs.ErrInvalidArgument}
+	// ErrDirNotFound reports a working directory that is not a directory of the box.
+	ErrDirNotFound = &reason.Error{Reason: "DIR_NOT_FOUND", Msg: "working directory not found in the box", Class: errdefs.ErrInvalidArgument}
+	// ErrUnsupported reports an ability that this node, or this machine, lacks.
+	// The text names it.
+	ErrUnsupported = &reason.Error{Reason: "UNSUPPORTED", Msg: "not supported", Class: errdefs.ErrNotImplemented}
+	// ErrBridgeLost reports that the program inside the box that carries out
+	// requests did not answer. The outcome of the call is unknown.
+	ErrBridgeLost = &reason.Error{Reason: "BRIDGE_LOST", Msg: "box does not answer", Class: errdefs.ErrUnavailable}
+	// ErrNoSpace reports a full disk.
+	ErrNoSpace = &reason.Error{Reason: "NO_SPACE", Msg: "no space left on the node", Class: errdefs.ErrResourceExhausted}
+	// ErrPortRefused reports that nothing in the box listens on a port.
+	ErrPortRefused = &reason.Error{Reason: "PORT_REFUSED", Msg: "nothing listens on the port", Class: errdefs.ErrUnavailable}
+
+	// ErrImageNotFound reports an image that the node does not have.
+	ErrImageNotFound = &reason.Error{Reason: "IMAGE_NOT_FOUND", Msg: "image not found", Class: errdefs.ErrNotFound}
+	// ErrImageInUse reports the removal of an image that a box is made of.
+	ErrImageInUse = &reason.Error{Reason: "IMAGE_IN_USE", Msg: "image is in use", Class: errdefs.ErrConflict}
+	// ErrImageCorrupt reports an archive or layer that is cut, or whose
+	// contents do not match their digest. Nothing of it is kept as good.
+	ErrImageCorrupt = &reason.Error{Reason: "IMAGE_CORRUPT", Msg: "image is corrupt", Class: errdefs.ErrDataLoss}
+	// ErrImagePlatform reports an image for another platform.
+	ErrImagePlatform = &reason.Error{Reason: "IMAGE_PLATFORM", Msg: "image is for another platform", Class: errdefs.ErrFailedPrecondition}
+	// ErrImageRef reports a name that is not an image reference.
+	ErrImageRef = &reason.Error{Reason: "IMAGE_REF", Msg: "invalid image reference", Class: errdefs.ErrInvalidArgument}
+)
+
+// Reasons lists every sentinel of this package, for a [reason.Table].
+func Reasons() []*reason.Error {
+	return []*reason.Error{
+		ErrNotFound, ErrAlreadyExists, ErrNotRunning, ErrRemoving, ErrExecNotFound, ErrExecExists, ErrExecEnded,
+		ErrExecBusy, ErrInvalidSpec, ErrUserNotFound, ErrDirNotFound, ErrUnsupported, ErrBridgeLost, ErrNoSpace,
+		ErrPortRefused, ErrImageNotFound, ErrImageInUse, ErrImageCorrupt, ErrImagePlatform, ErrImageRef,
+	}
+}
