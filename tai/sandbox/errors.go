@@ -38,6 +38,9 @@ var (
 	// ErrBridgeLost reports that the program inside the box that carries out
 	// requests did not answer. The outcome of the call is unknown.
 	ErrBridgeLost = &reason.Error{Reason: "BRIDGE_LOST", Msg: "box does not answer", Class: errdefs.ErrUnavailable}
+	// ErrProcessLimit reports a box that has no room for another process, by
+	// its limit of processes or of memory.
+	ErrProcessLimit = &reason.Error{Reason: "PROCESS_LIMIT", Msg: "the box has no room for another process", Class: errdefs.ErrResourceExhausted}
 	// ErrNoSpace reports a full disk.
 	ErrNoSpace = &reason.Error{Reason: "NO_SPACE", Msg: "no space left on the node", Class: errdefs.ErrResourceExhausted}
 	// ErrPortRefused reports that nothing in the box listens on a port.
@@ -60,7 +63,7 @@ var (
 func Reasons() []*reason.Error {
 	return []*reason.Error{
 		ErrNotFound, ErrAlreadyExists, ErrNotRunning, ErrRemoving, ErrExecNotFound, ErrExecExists, ErrExecEnded,
-		ErrExecBusy, ErrInvalidSpec, ErrUserNotFound, ErrDirNotFound, ErrUnsupported, ErrBridgeLost, ErrNoSpace,
+		ErrExecBusy, ErrInvalidSpec, ErrUserNotFound, ErrDirNotFound, ErrUnsupported, ErrBridgeLost, ErrProcessLimit, ErrNoSpace,
 		ErrPortRefused, ErrImageNotFound, ErrImageInUse, ErrImageCorrupt, ErrImagePlatform, ErrImageRef,
 	}
 }

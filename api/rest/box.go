@@ -1,0 +1,135 @@
+package rest
+
+import "time"
+
+// CreateBox asks for a box. Absent fields mean the default in the comment.
+type CreateBox struct {
+	ID     string            `json:"id,omitempty" doc:"A DNS label of at most 50 bytes; a new one if absent"`
+	Owner  string            `json:"owner,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	NodeID string            `json:"node_id,omitempty" doc:"TaiID of the node; the local one if absent"`
+	Policy string            `json:"policy,omitempty" doc:"session (default), oneshot, longrunning or persistent"`
+
+	Image      string            `json:"image,omitempty" doc:"A reference or hostfs; the server's default if absent"`
+	User       string            `json:"user,omitempty"`
+	WorkDir    string            `json:"work_dir,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	Entrypoint *[]string         `json:"entrypoint,omitempty" doc:"Replaces the image's; an empty list means none"`
+	NoStart    bool              `json:"no_start,omitempty" doc:"Leave the entrypoint to an exec that asks for it"`
+	Hostname   string            `json:"hostname,omitempty"`
+	ExtraHosts []string          `json:"extra_hosts,omitempty" doc:"name:address"`
+
+	Isolation   string   `json:"isolation,omitempty"`
+	Network     string   `json:"network,omitempty" doc:"internet (default) or none"`
+	MemoryBytes *int64   `json:"memory_bytes,omitempty" doc:"0 means no limit; the server's default if absent"`
+	CPUs        *float64 `json:"cpus,omitempty" doc:"0 means no limit; the server's default if absent"`
+	Pids        int64    `json:"pids,omitempty" doc:"0 means no limit"`
+	OpenFiles   uint64   `json:"open_files,omitempty"`
+	ReadOnly    bool     `json:"read_only,omitempty"`
+	Tmpfs       []string `json:"tmpfs,omitempty" doc:"path[:size=bytes]"`
+	Devices     []string `json:"devices,omitempty" doc:"CDI names"`
+
+	StopTimeoutMs int64 `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop; default 2000"`
+
+	// IdempotencyKey travels as a header: a create that is repeated with the
+	// same key and the same body is the same box.
+	IdempotencyKey string `json:"-"`
+}
+
+// Box is what there is to know of a box.
+type Box struct {
+	ID          string            `json:"id"`
+	ContainerID string            `json:"container_id"`
+	NodeID      string            `json:"node_id"`
+	Owner       string            `json:"owner"`
+	Status      string            `json:"status"`
+	Policy      string            `json:"policy"`
+	Image       string            `json:"image"`
+	ImageDigest string            `json:"image_digest,omitempty"`
+	Isolation   string            `json:"isolation"`
+	Labels      map[string]string `json:"labels"`
+	CreatedAt   time.Time         `json:"created_at"`
+	LastActive  time.Time         `json:"last_active"`
+	StartedAt   time.Time         `json:"started_at,omitzero"`
+	StoppedAt   time.Time         `json:"stopped_at,omitzero"`
+
+	StopReason string `json:"stop_reason,omitempty" doc:"Why the box is in its state: user, oom, machine-restarted, …"`
+	Error      string `json:"error,omitempty" doc:"What went wrong, for status failed"`
+	OOMKills   int64  `json:"oom_kills"`
+
+	Network      string   `json:"network"`
+	IP           string   `json:"ip,omitempty"`
+	Entrypoint   []string `json:"entrypoint"`
+	Cmd          []string `json:"cmd"`
+	WorkDir      string   `json:"work_dir"`
+	User         string   `json:"user"`
+	ProcessCount int      `json:"process_count"`
+	RunningExecs int      `json:"running_execs"`
+
+	MemoryBytes int64    `json:"memory_bytes" doc:"0 means no limit"`
+	CPUs        float64  `json:"cpus" doc:"0 means no limit"`
+	Pids        int64    `json:"pids" doc:"0 means no limit"`
+	OpenFiles   uint64   `json:"open_files"`
+	ReadOnly    bool     `json:"read_only"`
+	Devices     []string `json:"devices"`
+
+	StopTimeoutMs int64 `json:"stop_timeout_ms"`
+
+	Phases []Phase `json:"phases" doc:"Where the time of the create went"`
+}
+
+// Phase is one step of a create or start.
+type Phase struct {
+	Name       string  `json:"name"`
+	DurationMs float64 `json:"duration_ms"`
+}
+
+// BoxList is one page of boxes.
+type BoxList struct {
+	Items     []Box  `json:"items"`
+	NextToken string `json:"next_token,omitempty" doc:"Ask with it for the next page"`
+}
+
+// ListBoxes selects boxes. Empty fields do not filter.
+type ListBoxes struct {
+	Owner  string
+	Node   string
+	Labels map[string]string
+	Status string
+	// PageSize is how many boxes are asked for at a time; default and most 1000.
+	PageSize int
+}
+
+// StopBox says how to stop a box.
+type StopBox struct {
+	GraceMs *int64 `json:"grace_ms,omitempty" doc:"Grace between TERM and KILL; the box's own if absent"`
+}
+
+// Port is something that listens in a box.
+type Port struct {
+	Network string `json:"network" doc:"tcp, tcp6, udp or udp6"`
+	Address string `json:"address"`
+	Port    int    `json:"port"`
+	PID     int    `json:"pid,omitempty" doc:"Inside the box"`
+	Process string `json:"process,omitempty"`
+}
+
+// PortList is all that listens in a box.
+type PortList struct {
+	Items []Port `json:"items"`
+}
+
+// Stats is a measurement of a running box.
+type Stats struct {
+	Time             time.Time `json:"time"`
+	CPUMs            float64   `json:"cpu_ms" doc:"Processor time used since the box started"`
+	MemoryBytes      int64     `json:"memory_bytes"`
+	MemoryPeakBytes  int64     `json:"memory_peak_bytes"`
+	MemoryLimitBytes int64     `json:"memory_limit_bytes" doc:"0 means no limit"`
+	Pids             int64     `json:"pids"`
+	ReadBytes        int64     `json:"read_bytes"`
+	WriteBytes       int64     `json:"write_bytes"`
+	NetRxBytes       int64     `json:"net_rx_bytes"`
+	NetTxBytes       int64     `json:"net_tx_bytes"`
+	OverheadBytes    int64     `json:"overhead_bytes" doc:"Memory of what the node itself runs for the box"`
+}

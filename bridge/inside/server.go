@@ -1,0 +1,297 @@
+package inside
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/bridge/internal/wire"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// Config says how to serve.
+type Config struct {
+	// Listener brings the node's connections. Only those of a Unix socket can
+	// carry descriptors; what needs them falls back or is refused.
+	Listener net.Listener
+	// TrustPeer decides whether a connection is the node's. Default:
+	// [PeerOutside].
+	TrustPeer func(net.Conn) error
+	// Version of the program, for Hello.
+	Version string
+}
+
+// Server is PID 1 of a box.
+type Server struct {
+	cfg     Config
+	reaper  *reaper
+	null    *os.File
+	started time.Time
+	quit    chan struct{} // closed when the process is about to end
+	conns   sync.WaitGroup
+
+	mu       sync.Mutex
+	box      string
+	oom      *os.File // where the kernel counts; nil if not known
+	execs    map[string]*exec
+	order    []*exec // oldest first
+	watchers map[*watcher]struct{}
+	stopping bool
+	stopped  chan struct{} // closed when nothing runs any more
+}
+
+// PeerOutside trusts processes outside the pid namespace only: in a box those
+// have no number.
+func PeerOutside(c net.Conn) error {
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return errors.New("a peer without credentials")
+	}
+	rc, err := uc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := rc.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if cerr != nil {
+		return cerr
+	}
+	if cred.Pid != 0 {
+		return fmt.Errorf("process %d of the box", cred.Pid)
+	}
+	return nil
+}
+
+// Run serves until the box is stopped, by the node or by a SIGTERM from
+// outside. When it returns nil nothing else runs in the box.
+func Run(cfg Config) error {
+	if cfg.TrustPeer == nil {
+		cfg.TrustPeer = PeerOutside
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	if os.Getpid() != 1 {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	s := &Server{
+		cfg: cfg, reaper: newReaper(), null: null, started: time.Now(), quit: make(chan struct{}),
+		execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}),
+	}
+	outside, stopSignals := catchSignals()
+	defer stopSignals()
+	var own sync.WaitGroup
+	own.Go(func() { s.reaper.run(s.quit) })
+	own.Go(s.accept)
+	own.Go(func() {
+		select {
+		case <-outside:
+			s.stop(sandbox.DefaultKillGrace)
+		case <-s.quit:
+		}
+	})
+	<-s.stopped
+	s.say(farewell)
+	close(s.quit)
+	cfg.Listener.Close() //nolint:errcheck // the process ends
+	own.Wait()
+	return nil
+}
+
+// farewell bounds how long readers may take for the last they are told.
+const farewell = time.Second
+
+// say waits until the connections have said what they had to, or for limit.
+func (s *Server) say(limit time.Duration) {
+	said := make(chan struct{})
+	go func() {
+		s.conns.Wait()
+		close(said)
+	}()
+	select {
+	case <-said:
+	case <-time.After(limit):
+	}
+}
+
+// acceptPause keeps a lack of descriptors from becoming a busy loop.
+const acceptPause = 20 * time.Millisecond
+
+func (s *Server) accept() {
+	for {
+		c, err := s.cfg.Listener.Accept()
+		if err == nil {
+			s.conns.Go(func() { s.serve(c) })
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		select {
+		case <-s.quit:
+			return
+		case <-time.After(acceptPause):
+		}
+	}
+}
+
+// serve answers one connection. Nothing that goes wrong in it ends the process.
+func (s *Server) serve(c net.Conn) {
+	defer c.Close()
+	if err := s.cfg.TrustPeer(c); err != nil {
+		return
+	}
+	conn := wire.NewConn(c)
+	defer func() {
+		if r := recover(); r != nil {
+			conn.WriteJSON(wire.TypeError, wire.Error{Message: fmt.Sprintf("the bridge made a mistake: %v", r)}) //nolint:errcheck // nobody else to tell
+		}
+	}()
+	conn.WantFiles()
+	t, payload, err := conn.ReadFrame()
+	files := &passed{files: conn.TakeFiles()}
+	defer files.close()
+	if err == nil && t != wire.TypeRequest {
+		err = fmt.Errorf("%w: a frame of type %d instead of a request", wire.ErrProtocol, t)
+	}
+	var req wire.Request
+	if err == nil {
+		err = decodeRequest(payload, &req)
+	}
+	if err == nil {
+		err = s.handle(conn, &req, files)
+	}
+	if err != nil {
+		conn.WriteJSON(wire.TypeError, wire.NewError(err)) //nolint:errcheck // the link is gone, then
+	}
+}
+
+func decodeRequest(payload []byte, req *wire.Request) error {
+	if err := json.Unmarshal(payload, req); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
+	}
+	if req.Version != wire.Major {
+		return fmt.Errorf("%w: the box's bridge speaks version %d of the protocol, not %d", sandbox.ErrUnsupported, wire.Major, req.Version)
+	}
+	return nil
+}
+
+// passed are the descriptors of a request, by name.
+type passed struct {
+	files []*os.File
+	names []string
+}
+
+// name says what the files are, in order.
+func (p *passed) name(names []string) error {
+	if len(names) != len(p.files) {
+		return fmt.Errorf("%w: %d descriptors for %d names", wire.ErrProtocol, len(p.files), len(names))
+	}
+	p.names = names
+	return nil
+}
+
+// take gives a file away, or nil.
+func (p *passed) take(name string) *os.File {
+	i := slices.Index(p.names, name)
+	if i < 0 {
+		return nil
+	}
+	f := p.files[i]
+	p.files[i] = nil
+	return f
+}
+
+func (p *passed) close() {
+	for _, f := range p.files {
+		if f != nil {
+			f.Close() //nolint:errcheck // nobody wanted it
+		}
+	}
+}
+
+func (s *Server) boxName() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.box
+}
+
+// oomKills reads the kernel's count of processes killed for memory.
+func (s *Server) oomKills() int64 {
+	s.mu.Lock()
+	f := s.oom
+	s.mu.Unlock()
+	if f == nil {
+		return 0
+	}
+	var b [1024]byte
+	n, _ := f.ReadAt(b[:], 0) //nolint:errcheck // what was read is looked at
+	return parseOOMKills(b[:n])
+}
+
+// parseOOMKills finds the count in memory.events (v2) or memory.oom_control (v1).
+func parseOOMKills(b []byte) int64 {
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
+			if n, err := strconv.ParseInt(string(bytes.TrimSpace(v)), 10, 64); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// add takes the exec's ID.
+func (s *Server) add(e *exec) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := e.info.ID
+	switch {
+	case s.stopping:
+		return fmt.Errorf("start exec %s: %w", id, sandbox.ErrNotRunning)
+	case s.execs[id] != nil:
+		return fmt.Errorf("start exec %s: %w", id, sandbox.ErrExecExists)
+	}
+	s.execs[id] = e
+	s.order = append(s.order, e)
+	return nil
+}
+
+// drop gives the exec's ID back.
+func (s *Server) drop(e *exec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.execs, e.info.ID)
+	s.order = slices.DeleteFunc(s.order, func(o *exec) bool { return o == e })
+}
+
+func (s *Server) find(id string) (*exec, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.execs[id]; e != nil {
+		return e, nil
+	}
+	return nil, fmt.Errorf("exec %.64q: %w", id, sandbox.ErrExecNotFound)
+}
+
+func (s *Server) all() []*exec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.order)
+}

@@ -1,0 +1,138 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// Op names what a request asks for.
+type Op string
+
+// The operations. All but the streams are answered by one TypeReply.
+const (
+	OpSetup   Op = "setup"   // Setup → Hello
+	OpExec    Op = "exec"    // Exec → ExecInfo, then a stream
+	OpAttach  Op = "attach"  // Attach → ExecInfo, then a stream
+	OpList    Op = "list"    // → []ExecInfo
+	OpInspect Op = "inspect" // ID → ExecInfo
+	OpWait    Op = "wait"    // ID → ExecInfo, once it is final
+	OpKill    Op = "kill"    // Kill → {}
+	OpForget  Op = "forget"  // ID → {}
+	OpWatch   Op = "watch"   // → ExecInfo, again and again
+	OpStop    Op = "stop"    // Stop → {}, when nothing runs any more
+	OpPorts   Op = "ports"   // → []Port
+	OpStats   Op = "stats"   // → Stats
+	OpDial    Op = "dial"    // Dial → {} and the connected socket
+	OpFile    Op = "file"    // File → as its kind says
+)
+
+// Request is the first frame of a connection.
+type Request struct {
+	Version int             `json:"v"`
+	Op      Op              `json:"op"`
+	Body    json.RawMessage `json:"body,omitempty"`
+}
+
+// The names of descriptors, in the order in which they were sent.
+const (
+	FileCgroup       = "cgroup"
+	FileCgroupKill   = "cgroup.kill"
+	FileCgroupEvents = "cgroup.events"
+	FileLog          = "log"
+	FileOOM          = "oom"
+)
+
+// Setup tells a bridge which box it is in. It may come again.
+type Setup struct {
+	Box   string   `json:"box"`
+	Files []string `json:"files,omitempty"`
+}
+
+// Hello says who answers.
+type Hello struct {
+	Protocol int       `json:"protocol"`
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+}
+
+// Exec asks for a command. Arguments, environment and directory are bytes, not
+// text, and so they travel.
+type Exec struct {
+	ID           string               `json:"id"`
+	Args         [][]byte             `json:"args"`
+	Env          [][]byte             `json:"env,omitempty"` // K=V
+	Dir          []byte               `json:"dir,omitempty"`
+	User         string               `json:"user,omitempty"`
+	Stdin        bool                 `json:"stdin,omitempty"`
+	TTY          bool                 `json:"tty,omitempty"`
+	Size         sandbox.Size         `json:"size,omitzero"`
+	Timeout      time.Duration        `json:"timeout,omitempty"`
+	KillGrace    time.Duration        `json:"kill_grace,omitempty"`
+	OnDisconnect sandbox.OnDisconnect `json:"on_disconnect,omitempty"`
+	Lease        time.Duration        `json:"lease,omitempty"`
+	MaxLog       int64                `json:"max_log,omitempty"`
+	Files        []string             `json:"files,omitempty"`
+}
+
+// Attach asks for another reader.
+type Attach struct {
+	ID       string `json:"id"`
+	Since    int64  `json:"since,omitempty"`
+	Hold     bool   `json:"hold,omitempty"`
+	Takeover bool   `json:"takeover,omitempty"`
+	NoFollow bool   `json:"no_follow,omitempty"`
+}
+
+// ID names an exec.
+type ID struct {
+	ID string `json:"id"`
+}
+
+// Kill asks for a signal.
+type Kill struct {
+	ID     string `json:"id"`
+	Signal int    `json:"signal,omitempty"`
+	Tree   bool   `json:"tree,omitempty"`
+	Group  bool   `json:"group,omitempty"`
+}
+
+// Stop asks for the end of the box.
+type Stop struct {
+	Grace time.Duration `json:"grace"`
+}
+
+// Dial asks for a connection to a port on the box's loopback.
+type Dial struct {
+	Port int `json:"port"`
+}
+
+// Port is something that listens in the box.
+type Port struct {
+	Network string `json:"network"`
+	Address string `json:"address"`
+	Port    int    `json:"port"`
+	PID     int    `json:"pid,omitempty"`
+	Process string `json:"process,omitempty"`
+}
+
+// Stats is what a bridge knows of itself and the box.
+type Stats struct {
+	RSSBytes  int64 `json:"rss_bytes"`
+	Processes int   `json:"processes"`
+	Execs     int   `json:"execs"` // whose leader runs
+}
+
+// Error is the payload of a TypeError frame.
+type Error struct {
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message"`
+}
+
+// NewError prepares err for the wire.
+func NewError(err error) Error {
+	return Error{Reason: reason.Of(err), Message: err.Error()}
+}

@@ -1,0 +1,75 @@
+// Command taibox-server is taibox with the server linked.
+//
+// It knows the same commands. Nobody needs to call it: taibox becomes it for
+// `serve`, and starts it in the background where no server answers. The two
+// are apart because containerd, huma and Docker's client take longer to
+// initialise than a whole taibox exec may take.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/taibox/taibox/drivers/oci"
+	"github.com/taibox/taibox/internal/bench"
+	"github.com/taibox/taibox/internal/bench/dockerapi"
+	"github.com/taibox/taibox/internal/cli"
+	"github.com/taibox/taibox/internal/daemon"
+	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/node"
+	"github.com/taibox/taibox/server"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// Set by the linker.
+var (
+	version = "dev"
+	commit  = ""
+)
+
+func main() {
+	env := cli.System(version, commit)
+	env.Serve = serve
+	env.DockerAPI = func(ctx context.Context) (bench.Peer, error) { return dockerapi.Open(ctx) }
+	os.Exit(cli.Main(context.Background(), env, os.Args[1:]))
+}
+
+// serve runs a server with the embedded driver.
+func serve(ctx context.Context, o cli.ServeOptions) error {
+	log, err := newLogger(o.Log)
+	if err != nil {
+		return err
+	}
+	for name, path := range map[string]string{"taibox-runc": o.RuncPath, "taibox-bridge": o.BridgePath} {
+		if path == "" {
+			return reason.WithHint(fmt.Errorf("%s is not found: %w", name, errdefs.ErrUnavailable), "it belongs beside taibox, or in /usr/lib/taibox: make builds it, make install puts it in place")
+		}
+	}
+	return daemon.Run(ctx, daemon.Config{
+		Socket: o.Socket, DataDir: o.DataDir, Group: o.Group, MaxBoxes: o.Max, Runtime: "oci",
+		Driver: func(ctx context.Context, cfg node.DriverConfig) (taisandbox.Sandbox, taisandbox.Image, error) {
+			d, err := oci.Open(ctx, oci.Config{
+				DataDir: cfg.DataDir, Instance: cfg.Instance, RuncPath: o.RuncPath, BridgePath: o.BridgePath, Logger: cfg.Logger,
+			})
+			if err != nil {
+				return nil, nil, err
+			}
+			return d, d, nil
+		},
+		Defaults: server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs},
+		Version:  o.Version, Commit: o.Commit, Logger: log,
+	})
+}
+
+// newLogger logs to stderr, which is DATA/server.log in the background.
+func newLogger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level %q: %w", level, errdefs.ErrInvalidArgument)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}

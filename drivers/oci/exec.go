@@ -1,0 +1,501 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/bridge"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// What is kept of finished execs, a box.
+const (
+	keepExecs     = 1000
+	keepExecBytes = 1 << 30
+)
+
+// execFile is an exec as the node keeps it: its record, and beside it the log
+// that the bridge writes through a descriptor.
+type execFile struct {
+	info   sandbox.ExecInfo
+	cgroup string // directory; empty once removed
+}
+
+func (d *Driver) execPath(box, exec, ext string) string {
+	return filepath.Join(d.boxDir(box), "execs", exec+ext)
+}
+
+// Exec implements [sandbox.Sandbox].
+func (d *Driver) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.ExecResult, error) {
+	hasStdin := spec.Stdin || spec.StdinData != nil
+	spec.Stdin = hasStdin
+	spec.OnDisconnect = sandbox.OnDisconnectKill
+	s, err := d.ExecStream(ctx, id, spec)
+	if err != nil {
+		return sandbox.ExecResult{}, err
+	}
+	defer s.Close()
+	res, err := sandbox.Collect(ctx, s, spec.StdinData, hasStdin, spec.MaxOutput)
+	if err != nil {
+		return res, fmt.Errorf("exec %s in box %s: %w", s.ID(), id, err)
+	}
+	return res, nil
+}
+
+// ExecStream implements [sandbox.Sandbox].
+func (d *Driver) ExecStream(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Stream, error) {
+	b, live, err := d.running("exec in", id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.exec(ctx, live, spec)
+	return s, wrapBox("exec in", id, err)
+}
+
+// exec starts a command in a live box.
+func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_ sandbox.Stream, err error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if spec.ID == "" {
+		spec.ID = sandbox.NewID("e-")
+	}
+	if spec, err = b.resolve(spec); err != nil {
+		return nil, err
+	}
+	e := &execFile{info: sandbox.ExecInfo{ID: spec.ID, Box: b.id, Args: spec.Args, State: sandbox.ExecStarting, Started: time.Now().UTC()}}
+	b.mu.Lock()
+	_, taken := b.execs[spec.ID]
+	if !taken {
+		b.execs[spec.ID] = e
+	}
+	b.mu.Unlock()
+	if taken {
+		return nil, fmt.Errorf("exec %s: %w", spec.ID, sandbox.ErrExecExists)
+	}
+	defer func() {
+		if err != nil {
+			b.mu.Lock()
+			delete(b.execs, spec.ID)
+			b.mu.Unlock()
+			err = errors.Join(err, b.removeExecFiles(e))
+		}
+	}()
+	log, err := os.OpenFile(b.d.execPath(b.id, spec.ID, ".log"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		// A full disk must not keep anybody from running the command that
+		// clears it: the bridge keeps what it can in memory.
+		log, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("log of exec %s: %w", spec.ID, err)
+	}
+	if log != nil {
+		defer log.Close()
+	}
+	files := bridge.Files{Log: log}
+	cg, err := b.d.cgroups.newExecCgroup(b.id, spec.ID, b.d.slot.hostID(live.run.Index))
+	if err != nil {
+		return nil, err
+	}
+	if cg != nil {
+		defer cg.closeFiles()
+		e.cgroup = cg.dir
+		files.Cgroup, files.CgroupKill, files.CgroupEvents = cg.self, cg.kill, cg.events
+	}
+	return live.bridge.StartExec(ctx, spec, files)
+}
+
+// resolve settles what the spec leaves to the box and its image.
+func (b *box) resolve(spec sandbox.ExecSpec) (sandbox.ExecSpec, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if spec.Entrypoint {
+		args := spec.Args
+		if len(args) == 0 {
+			args = b.rec.command()
+		}
+		spec.Args = slices.Concat(b.rec.entrypoint(), args)
+		if len(spec.Args) == 0 {
+			return spec, fmt.Errorf("image %s has no command of its own, so one is required: %w", b.rec.Spec.Image, sandbox.ErrInvalidSpec)
+		}
+	}
+	env := map[string]string{}
+	for _, kv := range b.rec.Config.Env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
+			env[k] = v
+		}
+	}
+	maps.Copy(env, b.rec.Spec.Env)
+	maps.Copy(env, spec.Env)
+	spec.Env = env
+	if spec.WorkDir == "" {
+		spec.WorkDir = b.rec.workDir()
+	}
+	if spec.User == "" {
+		spec.User = b.rec.user()
+	}
+	return spec, nil
+}
+
+// startEntrypoint runs the box's entrypoint once, if it has one.
+func (b *box) startEntrypoint(ctx context.Context) error {
+	b.mu.Lock()
+	live, entrypoint := b.live, b.rec.entrypoint()
+	wanted := !b.rec.Spec.NoStart && len(entrypoint) > 0
+	old := b.execs[sandbox.EntrypointExec]
+	b.mu.Unlock()
+	if !wanted || live == nil {
+		return nil
+	}
+	if old != nil {
+		b.forgetExec(old)
+	}
+	s, err := b.exec(ctx, live, sandbox.ExecSpec{ID: sandbox.EntrypointExec, Args: slices.Concat(entrypoint, []string{bridgePath, "hold"})})
+	if err != nil {
+		return fmt.Errorf("start the entrypoint: %w", err)
+	}
+	return s.Close()
+}
+
+// AttachExec implements [sandbox.Sandbox].
+func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox.AttachOptions) (sandbox.Stream, error) {
+	b, err := d.lookup("attach in", id)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	live, e := b.live, b.execs[execID]
+	b.mu.Unlock()
+	if live != nil {
+		s, err := live.bridge.AttachExec(ctx, execID, opts)
+		if err == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
+			return s, wrapExec("attach to", execID, id, err)
+		}
+	}
+	if e == nil {
+		return nil, wrapExec("attach to", execID, id, sandbox.ErrExecNotFound)
+	}
+	// The bridge that ran it is gone: the log on disk is what there is.
+	b.mu.Lock()
+	info := e.info
+	b.mu.Unlock()
+	log, err := os.Open(d.execPath(id, execID, ".log"))
+	if errors.Is(err, fs.ErrNotExist) { // the disk was full when it began
+		var fd int
+		fd, err = unix.MemfdCreate("no-log", unix.MFD_CLOEXEC)
+		log = os.NewFile(uintptr(fd), "no-log")
+	}
+	if err != nil {
+		return nil, wrapExec("read the log of", execID, id, err)
+	}
+	s, err := bridge.OpenLog(log, info, opts)
+	return s, wrapExec("read the log of", execID, id, err)
+}
+
+func wrapExec(verb, execID, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s exec %s in box %s: %w", verb, execID, id, err)
+}
+
+// ListExecs implements [sandbox.Sandbox].
+func (d *Driver) ListExecs(ctx context.Context, id string) ([]sandbox.ExecInfo, error) {
+	b, err := d.lookup("list execs of", id)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	live := b.live
+	known := map[string]sandbox.ExecInfo{}
+	for eid, e := range b.execs {
+		known[eid] = e.info
+	}
+	b.mu.Unlock()
+	if live != nil {
+		fresh, err := live.bridge.ListExecs(ctx)
+		if err != nil {
+			return nil, wrapBox("list execs of", id, err)
+		}
+		for _, info := range fresh {
+			info.Box = id
+			known[info.ID] = info
+		}
+	}
+	infos := slices.Collect(maps.Values(known))
+	slices.SortFunc(infos, func(a, b sandbox.ExecInfo) int {
+		if c := a.Started.Compare(b.Started); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return infos, nil
+}
+
+// InspectExec implements [sandbox.Sandbox].
+func (d *Driver) InspectExec(ctx context.Context, id, execID string) (sandbox.ExecInfo, error) {
+	return d.execInfo(ctx, "inspect", id, execID, (*bridge.Client).InspectExec)
+}
+
+// WaitExec implements [sandbox.Sandbox].
+func (d *Driver) WaitExec(ctx context.Context, id, execID string) (sandbox.ExecInfo, error) {
+	for {
+		info, err := d.execInfo(ctx, "wait for", id, execID, (*bridge.Client).WaitExec)
+		switch {
+		case err == nil && info.Done():
+			return info, nil
+		case err != nil && (ctx.Err() != nil || !errors.Is(err, sandbox.ErrBridgeLost)):
+			return info, err
+		}
+		// The bridge ended under the call: the record says how, in a moment.
+		select {
+		case <-ctx.Done():
+			return info, wrapExec("wait for", execID, id, context.Cause(ctx))
+		case <-time.After(execSettle):
+		}
+	}
+}
+
+// execInfo asks the bridge for a record, or takes the kept one.
+func (d *Driver) execInfo(ctx context.Context, verb, id, execID string, ask func(*bridge.Client, context.Context, string) (sandbox.ExecInfo, error)) (sandbox.ExecInfo, error) {
+	b, err := d.lookup(verb+" exec "+execID+" in", id)
+	if err != nil {
+		return sandbox.ExecInfo{}, err
+	}
+	b.mu.Lock()
+	live, e := b.live, b.execs[execID]
+	var info sandbox.ExecInfo
+	if e != nil {
+		info = e.info
+	}
+	b.mu.Unlock()
+	if live != nil && (e == nil || !info.Done() || verb == "inspect") {
+		fresh, err := ask(live.bridge, ctx, execID)
+		if err == nil {
+			fresh.Box = id
+			return fresh, nil
+		}
+		if e == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
+			return info, wrapExec(verb, execID, id, err)
+		}
+	}
+	if e == nil {
+		return info, wrapExec(verb, execID, id, sandbox.ErrExecNotFound)
+	}
+	return info, nil
+}
+
+// KillExec implements [sandbox.Sandbox].
+func (d *Driver) KillExec(ctx context.Context, id, execID string, opts sandbox.KillOptions) error {
+	if opts.Signal < 0 || opts.Signal > 64 {
+		return wrapExec("kill", execID, id, fmt.Errorf("signal %d: %w", opts.Signal, sandbox.ErrInvalidSpec))
+	}
+	b, live, err := d.running("kill in", id)
+	if err != nil {
+		return err
+	}
+	err = live.bridge.KillExec(ctx, execID, opts)
+	if errors.Is(err, sandbox.ErrExecNotFound) {
+		b.mu.Lock()
+		if b.execs[execID] != nil {
+			err = sandbox.ErrExecEnded
+		}
+		b.mu.Unlock()
+	}
+	return wrapExec("kill", execID, id, err)
+}
+
+// watchExecs keeps the records of a live box's execs until its bridge is gone.
+func (b *box) watchExecs(ctx context.Context, live *liveBox) {
+	for ctx.Err() == nil {
+		w, err := live.bridge.Watch(ctx)
+		if err == nil {
+			for {
+				var info sandbox.ExecInfo
+				if info, err = w.Recv(); err != nil {
+					break
+				}
+				b.noteExec(info)
+			}
+			w.Close() //nolint:errcheck // it has ended
+		}
+		select {
+		case <-live.died:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(execSettle):
+			b.d.log.Debug("watching execs again", slog.String("box", b.id), slog.Any("err", err))
+		}
+	}
+}
+
+// noteExec takes in what the bridge says of an exec.
+func (b *box) noteExec(info sandbox.ExecInfo) {
+	if sandbox.ValidateID(info.ID) != nil {
+		return // a bridge is believed in nothing that names files
+	}
+	info.Box = b.id
+	b.mu.Lock()
+	e := b.execs[info.ID]
+	if e == nil {
+		e = &execFile{}
+		b.execs[info.ID] = e
+	}
+	news := e.info.State != info.State
+	already := e.info.Done()
+	e.info = info
+	labels := b.rec.Spec.Labels
+	b.mu.Unlock()
+	if !news || already {
+		return
+	}
+	b.d.events.publish(sandbox.Event{Type: sandbox.EventExec, Box: b.id, Labels: labels, Exec: &info})
+	if info.OOMKills > 0 {
+		b.d.events.publish(sandbox.Event{Type: sandbox.EventOOM, Box: b.id, Labels: labels, Exec: &info})
+	}
+	if info.Done() {
+		b.touch(info.Ended)
+		b.keepExec(info)
+		b.returnCgroups()
+		b.trimExecs()
+	}
+}
+
+// keepExec writes a final record. On a full disk it stays in memory, and in
+// the bridge's for as long as the box runs.
+func (b *box) keepExec(info sandbox.ExecInfo) {
+	if err := writeJSON(b.d.execPath(b.id, info.ID, ".json"), info); err != nil {
+		b.d.log.Warn("record of exec is kept in memory only", slog.String("box", b.id), slog.String("exec", info.ID), slog.Any("err", err))
+	}
+}
+
+// returnCgroups removes the cgroups of ended execs of which nothing runs. One
+// with children that live on is tried again when the next exec ends, and goes
+// with the box at last.
+func (b *box) returnCgroups() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.execs {
+		if e.cgroup == "" || !e.info.Done() {
+			continue
+		}
+		if err := unix.Rmdir(e.cgroup); err == nil || errors.Is(err, unix.ENOENT) {
+			e.cgroup = ""
+		}
+	}
+}
+
+// loadExecs reads the kept records.
+func (b *box) loadExecs() error {
+	dir := filepath.Join(b.d.boxDir(b.id), "execs")
+	for _, name := range list(dir) {
+		id, isLog := strings.CutSuffix(name, ".log")
+		var info sandbox.ExecInfo
+		if isLog {
+			if _, known := b.execs[id]; !known && sandbox.ValidateID(id) == nil {
+				b.execs[id] = &execFile{info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}}
+			}
+			continue
+		}
+		id, isRecord := strings.CutSuffix(name, ".json")
+		if !isRecord || sandbox.ValidateID(id) != nil {
+			continue
+		}
+		if err := readJSON(filepath.Join(dir, name), &info); err != nil {
+			b.d.log.Warn("record of exec cannot be read", slog.String("box", b.id), slog.String("exec", id), slog.Any("err", err))
+			continue
+		}
+		b.execs[id] = &execFile{info: info}
+	}
+	return nil
+}
+
+// loseExecs closes the records of execs whose end nobody saw.
+func (b *box) loseExecs() {
+	b.mu.Lock()
+	var lost []sandbox.ExecInfo
+	for _, e := range b.execs {
+		if !e.info.Done() {
+			e.info.State, e.info.Reason = sandbox.ExecLost, sandbox.ReasonLost
+			e.info.Ended = time.Now().UTC()
+			lost = append(lost, e.info)
+		}
+	}
+	labels := b.rec.Spec.Labels
+	b.mu.Unlock()
+	for _, info := range lost {
+		b.d.events.publish(sandbox.Event{Type: sandbox.EventExec, Box: b.id, Labels: labels, Exec: &info})
+		b.keepExec(info)
+	}
+}
+
+// trimExecs drops the oldest finished execs beyond what is kept.
+func (b *box) trimExecs() {
+	b.mu.Lock()
+	var finished []*execFile
+	var bytes int64
+	for _, e := range b.execs {
+		if e.info.Done() {
+			finished = append(finished, e)
+			bytes += e.info.Bytes - e.info.FirstOffset
+		}
+	}
+	b.mu.Unlock()
+	if len(finished) <= keepExecs && bytes <= keepExecBytes {
+		return
+	}
+	slices.SortFunc(finished, func(x, y *execFile) int { return x.info.Ended.Compare(y.info.Ended) })
+	for i, e := range finished {
+		if len(finished)-i <= keepExecs && bytes <= keepExecBytes {
+			return
+		}
+		bytes -= e.info.Bytes - e.info.FirstOffset
+		b.forgetExec(e)
+	}
+}
+
+// forgetExec drops a finished exec everywhere.
+func (b *box) forgetExec(e *execFile) {
+	b.mu.Lock()
+	live := b.live
+	delete(b.execs, e.info.ID)
+	b.mu.Unlock()
+	if live != nil {
+		ctx, cancel := context.WithTimeoutCause(b.d.ctx, drainTimeout, sandbox.ErrBridgeLost)
+		defer cancel()
+		if err := live.bridge.ForgetExec(ctx, e.info.ID); err != nil && !errors.Is(err, sandbox.ErrExecNotFound) {
+			b.d.log.Warn("exec is not forgotten", slog.String("box", b.id), slog.String("exec", e.info.ID), slog.Any("err", err))
+		}
+	}
+	if err := b.removeExecFiles(e); err != nil {
+		b.d.log.Warn("files of exec are left", slog.String("box", b.id), slog.String("exec", e.info.ID), slog.Any("err", err))
+	}
+}
+
+// removeExecFiles deletes what an exec has on disk and its cgroup.
+func (b *box) removeExecFiles(e *execFile) error {
+	var errs []error
+	for _, ext := range []string{".log", ".json"} {
+		if err := os.Remove(b.d.execPath(b.id, e.info.ID, ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if e.cgroup != "" {
+		errs = append(errs, removeCgroup(e.cgroup))
+	}
+	return errors.Join(errs...)
+}

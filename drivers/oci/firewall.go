@@ -1,0 +1,293 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+const dnsPort = 53
+
+// closedRanges are the IPv4 networks that no box reaches: private, shared,
+// link-local (metadata services), loopback, multicast and reserved ones, and
+// the metadata addresses that some clouds put elsewhere.
+var closedRanges = []string{
+	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+	"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
+}
+
+// firewall is the instance's own nftables table. It outlives the server.
+//
+// What comes from a box may leave for public addresses, and reach the
+// machine's resolvers through the gateway's port 53; all else is dropped.
+type firewall struct {
+	net       *network
+	resolvers []netip.Addr
+	log       *slog.Logger
+}
+
+func (f *firewall) tableName() string { return "taibox-" + f.net.instance }
+
+// install replaces the table in one transaction, and turns forwarding on.
+func (f *firewall) install() error {
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		return fmt.Errorf("turn IPv4 forwarding on: %w", err)
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()}
+	c.AddTable(table) // so that the deletion finds one
+	c.DelTable(table)
+	table = c.AddTable(table)
+	closed := &nftables.Set{Table: table, Name: "closed", Interval: true, KeyType: nftables.TypeIPAddr}
+	if err := c.AddSet(closed, closedElements()); err != nil {
+		return fmt.Errorf("nftables set of closed ranges: %w", err)
+	}
+	f.addNAT(c, table)
+	f.addFilter(c, table, closed)
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("install nftables table %s: %w", f.tableName(), err)
+	}
+	return nil
+}
+
+func closedElements() []nftables.SetElement {
+	var out []nftables.SetElement
+	for _, r := range closedRanges {
+		p := netip.MustParsePrefix(r)
+		first := p.Masked().Addr().As4()
+		out = append(out, nftables.SetElement{Key: first[:]})
+		end := binaryutil.BigEndian.Uint32(first[:]) + 1<<(32-p.Bits())
+		if end != 0 { // the range that ends the address space has no end
+			out = append(out, nftables.SetElement{Key: binaryutil.BigEndian.PutUint32(end), IntervalEnd: true})
+		}
+	}
+	return out
+}
+
+// addNAT sends the gateway's port 53 to the machine's resolvers, and gives
+// what leaves the machine its address.
+func (f *firewall) addNAT(c *nftables.Conn, table *nftables.Table) {
+	pre := c.AddChain(&nftables.Chain{
+		Name: "prerouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
+	})
+	if len(f.resolvers) > 0 {
+		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			exprs := rule(f.fromBox(), daddr(f.net.slot.gateway()), dport(proto, dnsPort))
+			exprs = append(exprs,
+				&expr.Immediate{Register: 1, Data: f.resolvers[0].AsSlice()},
+				&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1})
+			c.AddRule(&nftables.Rule{Table: table, Chain: pre, Exprs: exprs})
+		}
+	}
+	post := c.AddChain(&nftables.Chain{
+		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	})
+	c.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: rule(
+		saddrIn(f.net.slot.subnet), f.oif(expr.CmpOpNeq), []expr.Any{&expr.Masq{}})})
+}
+
+// addFilter closes the machine and everything that is not public.
+func (f *firewall) addFilter(c *nftables.Conn, table *nftables.Table, closed *nftables.Set) {
+	accept, drop := verdict(expr.VerdictAccept), verdict(expr.VerdictDrop)
+	resolver := rule(f.fromBox(), dnatted(), []expr.Any{})
+	input := c.AddChain(&nftables.Chain{
+		Name: "input", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter,
+	})
+	forward := c.AddChain(&nftables.Chain{
+		Name: "forward", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+	})
+	add := func(chain *nftables.Chain, parts ...[]expr.Any) {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule(parts...)})
+	}
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		add(input, resolver, dport(proto, dnsPort), accept)
+	}
+	add(input, f.fromBox(), drop)
+
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		add(forward, resolver, dport(proto, dnsPort), accept)
+	}
+	add(forward, f.fromBox(), f.oif(expr.CmpOpEq), refuse()) // other boxes
+	add(forward, f.fromBox(), daddrIn(closed), refuse())
+	add(forward, f.fromBox(), accept)
+	add(forward, f.oif(expr.CmpOpEq), established(), accept)
+	add(forward, f.oif(expr.CmpOpEq), drop)
+}
+
+// remove deletes the table.
+func (f *firewall) remove() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()})
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()})
+	return c.Flush()
+}
+
+// run keeps the instance's accept in other tables that drop forwarded packets.
+func (f *firewall) run(ctx context.Context) {
+	tick := time.NewTicker(firewallTick)
+	defer tick.Stop()
+	for {
+		if err := f.openOthers(); err != nil {
+			f.log.Warn("boxes may have no network: another table drops forwarded packets", slog.Any("err", err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// openOthers adds an accept for the boxes' packets wherever another table's
+// forward policy is drop: an accept in our own table does not overrule it.
+// Our own table has decided by then what may pass.
+func (f *firewall) openOthers() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return fmt.Errorf("list nftables chains: %w", err)
+	}
+	var errs []error
+	for _, chain := range chains {
+		if chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookForward || chain.Policy == nil || *chain.Policy != nftables.ChainPolicyDrop {
+			continue
+		}
+		if fam := chain.Table.Family; fam != nftables.TableFamilyIPv4 && fam != nftables.TableFamilyINet {
+			continue
+		}
+		target := chain
+		for _, other := range chains {
+			if other.Table.Name == chain.Table.Name && other.Table.Family == chain.Table.Family && other.Name == "DOCKER-USER" {
+				target = other
+			}
+		}
+		errs = append(errs, f.openChain(c, target))
+	}
+	return errors.Join(errs...)
+}
+
+// openChain inserts our accepts at the head of a foreign chain, once.
+func (f *firewall) openChain(c *nftables.Conn, chain *nftables.Chain) error {
+	mark := []byte(f.tableName())
+	rules, err := c.GetRules(chain.Table, chain)
+	if err != nil {
+		return fmt.Errorf("list rules of %s %s: %w", chain.Table.Name, chain.Name, err)
+	}
+	for _, r := range rules {
+		if string(r.UserData) == string(userComment(mark)) {
+			return nil
+		}
+	}
+	accept := verdict(expr.VerdictAccept)
+	for _, exprs := range [][]expr.Any{rule(f.fromBox(), accept), rule(f.oif(expr.CmpOpEq), established(), accept)} {
+		c.InsertRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: userComment(mark)})
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("accept boxes in %s %s: %w", chain.Table.Name, chain.Name, err)
+	}
+	return nil
+}
+
+// userComment encodes a rule's comment as nft does, so that it is shown.
+func userComment(text []byte) []byte {
+	const comment = 0
+	return append([]byte{comment, byte(len(text) + 1)}, append(text, 0)...)
+}
+
+// The expressions that rules are put together from.
+
+func rule(parts ...[]expr.Any) []expr.Any {
+	var out []expr.Any
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return out
+}
+
+func verdict(kind expr.VerdictKind) []expr.Any {
+	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: kind}}
+}
+
+// refuse drops a packet and says so at once: nobody waits for a time-out.
+func refuse() []expr.Any {
+	const adminProhibited = 13 // ICMP code of RFC 1812, 5.2.7.1
+	return []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: adminProhibited}}
+}
+
+func (f *firewall) fromBox() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(f.net.interfacePrefix())}}
+}
+
+func (f *firewall) oif(op expr.CmpOp) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: []byte(f.net.interfacePrefix())}}
+}
+
+func daddr(a netip.Addr) []expr.Any {
+	return []expr.Any{loadIPv4(16), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()}}
+}
+
+func daddrIn(set *nftables.Set) []expr.Any {
+	return []expr.Any{loadIPv4(16), &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}}
+}
+
+func saddrIn(p netip.Prefix) []expr.Any {
+	mask := ^uint32(0) << (32 - p.Bits())
+	return []expr.Any{
+		loadIPv4(12),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.BigEndian.PutUint32(mask), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
+	}
+}
+
+func loadIPv4(offset uint32) expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
+}
+
+func dport(proto byte, port uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
+	}
+}
+
+// established matches the replies to what boxes began.
+func established() []expr.Any {
+	return ctBits(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
+}
+
+// dnatted matches what the prerouting chain has sent elsewhere.
+func dnatted() []expr.Any {
+	const ipsDstNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
+	return ctBits(expr.CtKeySTATUS, ipsDstNAT)
+}
+
+func ctBits(key expr.CtKey, bits uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: key},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}

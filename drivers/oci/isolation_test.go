@@ -1,0 +1,387 @@
+package oci_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/taibox/taibox/drivers/oci"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// box opens a fresh instance with one running box of the built-in image.
+func box(t *testing.T, spec sandbox.Spec) (*oci.Driver, oci.Config) {
+	t.Helper()
+	machine(t)
+	cfg := config(t, instanceOf(t))
+	dismantle(t, cfg)
+	d := open(t, cfg)
+	spec.ID = "b1"
+	started(t, d, spec)
+	return d, cfg
+}
+
+func python(t testing.TB, d *oci.Driver, id, script string) sandbox.ExecResult {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3 on this machine")
+	}
+	res, err := d.Exec(t.Context(), id, sandbox.ExecSpec{Args: []string{"/usr/bin/python3", "-c", script}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func TestUserNamespace(t *testing.T) {
+	d, cfg := box(t, sandbox.Spec{})
+	started(t, d, sandbox.Spec{ID: "b2"})
+	seen := map[string]bool{}
+	for _, id := range []string{"b1", "b2"} {
+		f := strings.Fields(string(sh(t, d, id, "cat /proc/self/uid_map /proc/self/gid_map").Stdout))
+		if len(f) != 6 || f[0] != "0" || f[1] == "0" || f[2] != "65536" || f[1] != f[4] {
+			t.Fatalf("map of %s: %v", id, f)
+		}
+		if seen[f[1]] {
+			t.Errorf("both boxes have host id %s", f[1])
+		}
+		seen[f[1]] = true
+	}
+	// On disk, files have the numbers that they have inside.
+	sh(t, d, "b1", "touch /mine && chown 1234:5678 /mine && chmod 640 /mine")
+	info, err := os.Lstat(filepath.Join(cfg.DataDir, "boxes/b1/fs/upper/mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); st.Uid != 1234 || st.Gid != 5678 || info.Mode().Perm() != 0o640 {
+		t.Errorf("on disk: %d:%d %v", st.Uid, st.Gid, info.Mode())
+	}
+	if res := sh(t, d, "b1", "unshare -U true"); code(res) == 0 {
+		t.Error("a user namespace can be made inside")
+	}
+	if out := string(sh(t, d, "b1", "cat /proc/sys/user/max_user_namespaces").Stdout); out != "0\n" {
+		t.Errorf("max_user_namespaces = %q", out)
+	}
+}
+
+func TestHardening(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{})
+	for _, c := range []struct{ name, script, want string }{
+		{"seccomp", "awk '/^Seccomp:/{print $2}' /proc/self/status", "2"},
+		{"no-new-privileges", "awk '/^NoNewPrivs:/{print $2}' /proc/self/status", "1"},
+		{"capabilities-bounded", "awk '/^CapBnd:/{print $2}' /proc/self/status", "00000000800405fb"},
+		{"mount", "mount -t tmpfs x /mnt 2>/dev/null || echo refused", "refused"},
+		{"device-nodes", "mknod /tmp/m b 7 0 2>/dev/null || echo refused", "refused"},
+		{"kernel-log", "cat /dev/kmsg >/dev/null 2>&1 || echo refused", "refused"},
+		{"sysrq", "(echo b >/proc/sysrq-trigger) 2>/dev/null || echo refused", "refused"},
+		{"sysctl", "(echo 1 >/proc/sys/kernel/panic) 2>/dev/null || echo refused", "refused"},
+		{"kcore", "head -c 1 /proc/kcore 2>/dev/null | wc -c", "0"},
+		{"sys-read-only", "touch /sys/x 2>/dev/null || echo refused", "refused"},
+		{"machine-usr-read-only", "touch /usr/bin/x 2>/dev/null || echo refused", "refused"},
+		{"no-cgroup-files", "ls /sys/fs/cgroup | wc -l", "0"},
+		{"own-processes-only", "ls -d /proc/[0-9]* | wc -l | awk '{print ($1<8)?\"few\":\"many\"}'", "few"},
+		{"bridge-memory", "for f in environ maps mem stack; do cat /proc/1/$f >/dev/null 2>&1 && echo $f; done; ls /proc/1/fd >/dev/null 2>&1 && echo fd; echo end", "end"},
+		{"bridge-survives-root", "for s in HUP QUIT SEGV ABRT TERM INT USR1 STOP KILL; do kill -$s 1 2>/dev/null; done; sleep 0.1; echo alive", "alive"},
+		{"shadow", "cat /etc/shadow 2>/dev/null | wc -c", "0"},
+		{"root-home", "ls -A /root | wc -l", "0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := strings.TrimSpace(string(sh(t, d, "b1", c.script).Stdout)); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+	for _, family := range []string{"AF_VSOCK", "AF_ALG", "AF_PACKET"} {
+		res := python(t, d, "b1", "import socket; socket.socket(socket."+family+", socket.SOCK_RAW if '"+family+"'=='AF_PACKET' else socket.SOCK_SEQPACKET if '"+family+"'=='AF_ALG' else socket.SOCK_STREAM)")
+		if code(res) == 0 {
+			t.Errorf("%s opens", family)
+		}
+	}
+	res, err := d.Exec(t.Context(), "b1", sandbox.ExecSpec{Args: []string{"awk", "/^CapEff:/{print $2}", "/proc/self/status"}, User: "1000"})
+	if err != nil || strings.TrimSpace(string(res.Stdout)) != "0000000000000000" {
+		t.Errorf("a user other than root has capabilities %q, %v", res.Stdout, err)
+	}
+}
+
+// What everybody may read of the machine's /usr is seen, and nothing else.
+func TestHostFSShowsNoSecrets(t *testing.T) {
+	machine(t)
+	secret := "/usr/local/share/taibox-test-secret"
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(secret)
+	sock := "/usr/local/share/taibox-test.sock"
+	os.Remove(sock)
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Chmod(sock, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := box(t, sandbox.Spec{})
+	if res := sh(t, d, "b1", "cat "+secret); code(res) == 0 {
+		t.Errorf("a private file of the machine was read: %q", res.Stdout)
+	}
+	if res := python(t, d, "b1", "import socket; socket.socket(socket.AF_UNIX).connect('"+sock+"')"); code(res) == 0 {
+		t.Error("a socket of the machine was reached")
+	}
+}
+
+// world is a host that is not this machine, at a public address.
+func world(t *testing.T) (addr string, run func(args ...string) *exec.Cmd) {
+	t.Helper()
+	ns, up := "tbx"+instanceOf(t), "tbx"+instanceOf(t)
+	script := fmt.Sprintf(`set -e
+ip netns add %[1]s
+ip link add %[2]s type veth peer name eth0 netns %[1]s
+ip addr add 11.22.44.1/24 dev %[2]s; ip link set %[2]s up
+ip -n %[1]s addr add 11.22.44.7/24 dev eth0; ip -n %[1]s link set eth0 up; ip -n %[1]s link set lo up; ip -n %[1]s route add default via 11.22.44.1`, ns, up)
+	t.Cleanup(func() { exec.Command("ip", "netns", "del", ns).Run() })
+	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return "11.22.44.7", func(args ...string) *exec.Cmd {
+		return exec.Command("ip", append([]string{"netns", "exec", ns}, args...)...)
+	}
+}
+
+func listenIn(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+}
+
+const connects = `
+import socket,sys
+for a in sys.argv[1].split(","):
+    h,p=a.rsplit(":",1)
+    try: socket.create_connection((h,int(p)),2).close(); print("reached")
+    except OSError as e: print("closed")
+`
+
+func reach(t *testing.T, d *oci.Driver, id string, addrs ...string) []string {
+	t.Helper()
+	res, err := d.Exec(t.Context(), id, sandbox.ExecSpec{Args: []string{"/usr/bin/python3", "-c", connects, strings.Join(addrs, ",")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(res.Stdout))
+}
+
+// S05: a box reaches the world, and neither the machine, nor its neighbours,
+// nor private or metadata addresses, however they are spelled.
+func TestS05Network(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{})
+	started(t, d, sandbox.Spec{ID: "b2"})
+	addr, inWorld := world(t)
+	listenIn(t, inWorld("/usr/bin/python3", "-m", "http.server", "8123"))
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	if _, err := d.ExecStream(t.Context(), "b2", sandbox.ExecSpec{Args: []string{"/usr/bin/python3", "-m", "http.server", "8124"}}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return reach(t, d, "b1", addr+":8123")[0] == "reached" }, "the world to be reached")
+	waitFor(t, func() bool { return reach(t, d, "b2", "127.0.0.1:8124")[0] == "reached" }, "the neighbour to listen")
+	neighbour, err := d.Inspect(t.Context(), "b2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := strings.TrimSpace(string(sh(t, d, "b1", "awk '/nameserver/{print $2}' /etc/resolv.conf").Stdout))
+	var closed []string
+	for _, a := range []string{gateway, "11.22.44.1", "127.0.0.1", "::ffff:11.22.44.1", "0"} {
+		closed = append(closed, fmt.Sprintf("%s:%d", a, port))
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		closed = append(closed, fmt.Sprintf("%s:%d", a.(*net.IPNet).IP, port))
+	}
+	closed = append(closed, neighbour.IP+":8124", "169.254.169.254:80", "2852039166:80", "0xa9fea9fe:80", "::ffff:169.254.169.254:80")
+	for i, got := range reach(t, d, "b1", closed...) {
+		if got != "closed" {
+			t.Errorf("%s was reached", closed[i])
+		}
+	}
+	if out := string(sh(t, d, "b1", "cat /proc/sys/net/ipv6/conf/all/disable_ipv6").Stdout); out != "1\n" {
+		t.Errorf("IPv6 is on: %q", out)
+	}
+}
+
+func TestNetworkNone(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{Network: sandbox.NetworkNone})
+	if out := string(sh(t, d, "b1", "ls /sys/class/net").Stdout); out != "lo\n" {
+		t.Errorf("interfaces %q", out)
+	}
+	if res := python(t, d, "b1", "import socket; s=socket.create_server(('127.0.0.1',80)); socket.create_connection(('127.0.0.1',80)); print('ok')"); string(res.Stdout) != "ok\n" {
+		t.Errorf("loopback: %q %q", res.Stdout, res.Stderr)
+	}
+}
+
+// Another table that drops what is forwarded does not cut the boxes off.
+func TestForeignForwardPolicy(t *testing.T) {
+	machine(t)
+	table := "tbxtest" + instanceOf(t)
+	rules := fmt.Sprintf("table ip %[1]s {\nchain forward {\ntype filter hook forward priority filter; policy drop;\n}\n}\n", table)
+	if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v: %s", err, out)
+	}
+	defer exec.Command("nft", "delete", "table", "ip", table).Run()
+	d, _ := box(t, sandbox.Spec{})
+	addr, inWorld := world(t)
+	listenIn(t, inWorld("/usr/bin/python3", "-m", "http.server", "8123"))
+	waitFor(t, func() bool { return reach(t, d, "b1", addr+":8123")[0] == "reached" }, "the world to be reached past a drop policy")
+}
+
+// DNS needs no server of ours: it works while the driver is closed.
+func TestDNSWithoutDriver(t *testing.T) {
+	machine(t)
+	cfg := config(t, instanceOf(t))
+	dismantle(t, cfg)
+	addr, inWorld := world(t)
+	listenIn(t, inWorld("/usr/bin/python3", "-c", `
+import socket
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(("0.0.0.0",53))
+while True:
+    q,a=s.recvfrom(512)
+    s.sendto(q[:2]+b"\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00"+q[12:12+q[12:].index(0)+5]+b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\x0b\x16\x2c\x07",a)
+`))
+	cfg.Resolvers = []string{addr}
+	d := open(t, cfg)
+	started(t, d, sandbox.Spec{ID: "b1"})
+	lookup := sandbox.ExecSpec{ID: "dns", Args: []string{"/usr/bin/python3", "-c", `
+import socket,time
+time.sleep(1.5)
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(3)
+gw=[l.split()[1] for l in open("/etc/resolv.conf") if l.startswith("nameserver")][0]
+s.sendto(b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04name\x00\x00\x01\x00\x01",(gw,53))
+print(socket.inet_ntoa(s.recv(512)[-4:]))
+`}}
+	s, err := d.ExecStream(t.Context(), "b1", lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // the question is asked meanwhile
+	d = open(t, cfg)
+	info, err := d.WaitExec(t.Context(), "b1", "dns")
+	if err != nil || info.ExitCode == nil || *info.ExitCode != 0 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	log, err := d.AttachExec(t.Context(), "b1", "dns", sandbox.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if c, err := log.Recv(); err != nil || strings.TrimSpace(string(c.Data)) != addr {
+		t.Errorf("answer %q, %v", c.Data, err)
+	}
+}
+
+func waitFor(t *testing.T, ok func() bool, what string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for %s", what)
+}
+
+// A07: out of memory is told apart from every other end.
+func TestA07OutOfMemory(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{MemoryBytes: 64 << 20})
+	if !d.Features().Has(sandbox.FeatureMemoryLimit) {
+		t.Skip("no memory controller")
+	}
+	leader := python(t, d, "b1", "b=bytearray(400<<20)")
+	if code(leader) != 137 || leader.Reason != sandbox.ReasonOOM {
+		t.Errorf("leader: code %d, reason %s", code(leader), leader.Reason)
+	}
+	child := sh(t, d, "b1", `python3 -c 'b=bytearray(400<<20)'; echo still here`)
+	if code(child) != 0 || child.Reason != sandbox.ReasonExit || child.OOMKills == 0 || string(child.Stdout) != "still here\n" {
+		t.Errorf("child: code %d, reason %s, %d kills, %q", code(child), child.Reason, child.OOMKills, child.Stdout)
+	}
+	killed := sh(t, d, "b1", "kill -9 $$")
+	if code(killed) != 137 || killed.Reason != sandbox.ReasonSignal {
+		t.Errorf("a kill from inside: code %d, reason %s", code(killed), killed.Reason)
+	}
+	if info, err := d.Inspect(t.Context(), "b1"); err != nil || info.OOMKills < 2 || info.State != sandbox.StateRunning {
+		t.Errorf("box: %d kills, %s, %v", info.OOMKills, info.State, err)
+	}
+}
+
+// L04: a fork bomb leaves room to look and to stop.
+func TestL04ForkBomb(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{Pids: 40})
+	started(t, d, sandbox.Spec{ID: "b2", Pids: 40})
+	s, err := d.ExecStream(t.Context(), "b1", sandbox.ExecSpec{Args: []string{"sh", "-c", "b() { b | b & }; b; sleep 30"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	time.Sleep(500 * time.Millisecond) // the bomb is to have gone off
+	if res := sh(t, d, "b2", "echo ok"); string(res.Stdout) != "ok\n" {
+		t.Errorf("a neighbour says %q", res.Stdout)
+	}
+	begin := time.Now()
+	if err := d.Stop(t.Context(), "b1", time.Second); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 15*time.Second {
+		t.Errorf("stop took %v", took)
+	}
+}
+
+func TestOtherLimits(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{OpenFiles: 100, CPUs: 0.5, ReadOnly: true, Tmpfs: []string{"/scratch"}, Hostname: "box.example", ExtraHosts: []string{"db:11.0.0.5"}})
+	for _, c := range []struct{ script, want string }{
+		{"ulimit -n", "100"},
+		{"touch /x 2>/dev/null || echo refused", "refused"},
+		{"touch /tmp/x /scratch/x && echo ok", "ok"},
+		{"hostname", "box.example"},
+		{"awk '/db/{print $1}' /etc/hosts", "11.0.0.5"},
+		{"ulimit -c", "0"},
+	} {
+		if got := strings.TrimSpace(string(sh(t, d, "b1", c.script).Stdout)); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.script, got, c.want)
+		}
+	}
+}
+
+// Several instances on one machine leave each other alone.
+func TestInstances(t *testing.T) {
+	d1, _ := box(t, sandbox.Spec{})
+	d2, cfg2 := box(t, sandbox.Spec{})
+	if err := d2.Remove(t.Context(), "b1"); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTraces(t, cfg2)
+	if res := sh(t, d1, "b1", "echo here"); string(res.Stdout) != "here\n" {
+		t.Errorf("the other instance's box says %q", res.Stdout)
+	}
+}

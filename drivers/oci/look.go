@@ -1,0 +1,135 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"github.com/vishvananda/netlink"
+
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// Stats implements [sandbox.Sandbox].
+func (d *Driver) Stats(ctx context.Context, id string) (sandbox.Stats, error) {
+	b, live, err := d.running("measure", id)
+	if err != nil {
+		return sandbox.Stats{}, err
+	}
+	st := sandbox.Stats{Time: time.Now(), MemoryLimit: b.info().MemoryBytes}
+	if d.cgroups.mode == cgroups.Unified {
+		err = d.statsV2(id, &st)
+	} else {
+		err = d.statsV1(id, &st)
+	}
+	if err != nil {
+		return st, wrapBox("measure", id, err)
+	}
+	if link, err := netlink.LinkByName(d.network.interfaceName(live.run.Index)); err == nil && link.Attrs().Statistics != nil {
+		// What the machine's end sends, the box receives.
+		st.NetRxBytes, st.NetTxBytes = int64(link.Attrs().Statistics.TxBytes), int64(link.Attrs().Statistics.RxBytes)
+	}
+	own, err := live.bridge.Stats(ctx)
+	if err != nil {
+		return st, wrapBox("measure", id, err)
+	}
+	st.OverheadBytes = own.RSSBytes
+	return st, nil
+}
+
+func (d *Driver) statsV1(id string, st *sandbox.Stats) error {
+	cg, err := cgroup1.Load(cgroup1.StaticPath(d.cgroups.boxPath(id)))
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	m, err := cg.Stat(cgroup1.IgnoreNotExist)
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	st.CPU = time.Duration(m.GetCPU().GetUsage().GetTotal())
+	mem := m.GetMemory()
+	st.MemoryBytes = int64(mem.GetUsage().GetUsage() - min(mem.GetTotalInactiveFile(), mem.GetUsage().GetUsage()))
+	st.MemoryPeakBytes = int64(mem.GetUsage().GetMax())
+	st.Pids = int64(m.GetPids().GetCurrent())
+	for _, e := range m.GetBlkio().GetIoServiceBytesRecursive() {
+		switch e.GetOp() {
+		case "Read":
+			st.ReadBytes += int64(e.GetValue())
+		case "Write":
+			st.WriteBytes += int64(e.GetValue())
+		}
+	}
+	return nil
+}
+
+func (d *Driver) statsV2(id string, st *sandbox.Stats) error {
+	cg, err := cgroup2.Load(d.cgroups.boxPath(id))
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	m, err := cg.Stat()
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	st.CPU = time.Duration(m.GetCPU().GetUsageUsec()) * time.Microsecond
+	mem := m.GetMemory()
+	st.MemoryBytes = int64(mem.GetUsage() - min(mem.GetInactiveFile(), mem.GetUsage()))
+	st.MemoryPeakBytes = int64(mem.GetMaxUsage())
+	st.Pids = int64(m.GetPids().GetCurrent())
+	for _, e := range m.GetIo().GetUsage() {
+		st.ReadBytes += int64(e.GetRbytes())
+		st.WriteBytes += int64(e.GetWbytes())
+	}
+	return nil
+}
+
+// Ports implements [sandbox.Sandbox].
+func (d *Driver) Ports(ctx context.Context, id string) ([]sandbox.Port, error) {
+	_, live, err := d.running("list ports of", id)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := live.bridge.Ports(ctx)
+	return ports, wrapBox("list ports of", id, err)
+}
+
+// Dial implements [sandbox.Sandbox].
+func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, fmt.Errorf("dial port %d of box %s: %w", port, id, sandbox.ErrInvalidSpec)
+	}
+	_, live, err := d.running("dial", id)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := live.bridge.Dial(ctx, port)
+	if err != nil {
+		return nil, fmt.Errorf("dial port %d of box %s: %w", port, id, err)
+	}
+	return conn, nil
+}
+
+// Load implements [sandbox.Image].
+func (d *Driver) Load(ctx context.Context, archive io.Reader, name string) ([]sandbox.ImageInfo, error) {
+	return d.images.Load(ctx, archive, name)
+}
+
+// InspectImage implements [sandbox.Image].
+func (d *Driver) InspectImage(ctx context.Context, ref string) (sandbox.ImageInfo, error) {
+	return d.images.InspectImage(ctx, ref)
+}
+
+// ListImages implements [sandbox.Image].
+func (d *Driver) ListImages(ctx context.Context) ([]sandbox.ImageInfo, error) {
+	return d.images.ListImages(ctx)
+}
+
+// RemoveImage implements [sandbox.Image].
+func (d *Driver) RemoveImage(ctx context.Context, ref string) error {
+	return d.images.RemoveImage(ctx, ref)
+}

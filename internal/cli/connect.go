@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/client"
+)
+
+// socketPath returns the path of a host that is a Unix socket, or "".
+func socketPath(host string) string {
+	if u, err := url.Parse(host); err == nil && u.Scheme == "unix" {
+		return u.Path
+	}
+	return ""
+}
+
+// connect returns a client of the server that the settings name, and starts
+// one in the background where none answers.
+func (e *Env) connect(cmd *cobra.Command) (*client.Client, *settings, error) {
+	s, err := e.resolve(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := e.dial(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := e.version(cmd.Context(), c, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := e.accept(s, v); err != nil {
+		return nil, nil, err
+	}
+	return c, s, nil
+}
+
+// dial returns a client of the server that s names. Streams bring a server on
+// this machine back that goes away under them.
+func (e *Env) dial(s *settings) (c *client.Client, err error) {
+	c, err = e.Dial(s.Host, client.WithAPIKey(s.APIKey), client.WithRevive(func(ctx context.Context) error {
+		_, err := e.version(ctx, c, s)
+		return err
+	}))
+	return c, err
+}
+
+// version asks the server what it is. One on this machine that does not answer
+// is started.
+func (e *Env) version(ctx context.Context, c *client.Client, s *settings) (rest.Version, error) {
+	v, err := c.Version(ctx)
+	if nobodyListens(err) && socketPath(s.Host) != "" {
+		return e.startServer(ctx, c, s)
+	}
+	return v, err
+}
+
+// nobodyListens reports that there is no socket, or one left by a dead server.
+func nobodyListens(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// accept refuses a server that is not the one that was meant, and notes one of
+// another version.
+func (e *Env) accept(s *settings, v rest.Version) error {
+	if socketPath(s.Host) != "" && s.origin("data_dir") != "default" && !sameDir(s.DataDir, v.DataDir) {
+		return withHint(
+			fmt.Errorf("the server at %s keeps its data in %s, not in %s (%s): %w", s.Host, v.DataDir, s.DataDir, s.origin("data_dir"), errdefs.ErrFailedPrecondition),
+			"set TAIBOX_HOST to another socket for a server of its own, or leave the data directory unset to use this one")
+	}
+	if v.Version != e.Version {
+		e.note("the server at %s is version %s, this program is %s", s.Host, v.Version, e.Version)
+		fmt.Fprintf(e.Err, "hint: kill %d ends that server and nothing else; the next command starts one of this version\n", v.PID) //nolint:errcheck // nobody is left to tell
+	}
+	return nil
+}
+
+// origin says where the value of a setting comes from.
+func (s *settings) origin(key string) string {
+	for _, src := range s.sources {
+		if src.Key == key {
+			return src.Origin
+		}
+	}
+	return ""
+}
+
+func sameDir(a, b string) bool {
+	if a == b {
+		return true
+	}
+	ai, errA := os.Stat(a)
+	bi, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(ai, bi)
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+// ServeOptions say what a server is to be.
+type ServeOptions struct {
+	Socket  string // path
+	DataDir string
+	Group   string // may use the socket; "" for nobody but root
+	Log     string // debug, info, warn or error
+
+	Image  string  // of a box that names none
+	Memory int64   // of a box that says nothing of it, in bytes; 0 = no limit
+	CPUs   float64 // likewise
+	Max    int     // boxes at a time; 0 = no limit
+
+	RuncPath, BridgePath string // empty: not found
+	Version, Commit      string
+}
+
+func newServe(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "serve [flags]",
+		GroupID: groupOther,
+		Short:   "Run the server in the foreground",
+		Long: `Run the server in the foreground until INT or TERM. Boxes and their commands go
+on without it. There is usually no need for this: the first command that needs
+a server starts one in the background.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := env.resolve(cmd)
+			if err != nil {
+				return err
+			}
+			socket := socketPath(s.Host)
+			if socket == "" {
+				return usage("--host %s: a server listens on a Unix socket: unix:///path", s.Host)
+			}
+			if env.Serve == nil {
+				return env.handOver()
+			}
+			if env.UID != 0 {
+				return withHint(fmt.Errorf("serve: %w: only root can run boxes", errdefs.ErrPermissionDenied), "sudo taibox serve")
+			}
+			return env.Serve(cmd.Context(), ServeOptions{
+				Socket: socket, DataDir: s.DataDir, Group: s.Group, Log: s.Log,
+				Image: s.Image, Memory: s.Memory, CPUs: s.CPUs, Max: s.Max,
+				RuncPath:   FindProgram("taibox-runc", env.Libexec),
+				BridgePath: FindProgram("taibox-bridge", env.Libexec),
+				Version:    env.Version, Commit: env.Commit,
+			})
+		},
+	}
+	cmd.Flags().String("group", "", "let the members of this `group` use the socket: they are then root on this machine")
+	cmd.Flags().String("log", "", "log from this `level` on: debug, info, warn or error (default info)")
+	return cmd
+}

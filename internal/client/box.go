@@ -1,0 +1,115 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/taibox/taibox/api/rest"
+)
+
+// Version returns what the server says of itself.
+func (c *Client) Version(ctx context.Context) (rest.Version, error) {
+	return call[rest.Version](ctx, c, http.MethodGet, c.at("v1", "version"), nil)
+}
+
+// Nodes returns all nodes.
+func (c *Client) Nodes(ctx context.Context) ([]rest.Node, error) {
+	l, err := call[rest.NodeList](ctx, c, http.MethodGet, c.at("v1", "nodes"), nil)
+	return l.Items, err
+}
+
+// CreateBox creates a box and starts it.
+func (c *Client) CreateBox(ctx context.Context, req rest.CreateBox) (rest.Box, error) {
+	var header []string
+	if req.IdempotencyKey != "" {
+		header = []string{rest.HeaderIdempotencyKey, req.IdempotencyKey}
+	}
+	return call[rest.Box](ctx, c, http.MethodPost, c.at("v1", "sandboxes"), req, header...)
+}
+
+// GetBox returns a box.
+func (c *Client) GetBox(ctx context.Context, id string) (rest.Box, error) {
+	return onBox[rest.Box](ctx, c, http.MethodGet, id, nil)
+}
+
+// ListBoxes returns all boxes that match, page by page.
+func (c *Client) ListBoxes(ctx context.Context, l rest.ListBoxes) ([]rest.Box, error) {
+	q := url.Values{}
+	for k, v := range map[string]string{"owner": l.Owner, "node": l.Node, "status": l.Status} {
+		if v != "" {
+			q.Set(k, v)
+		}
+	}
+	for k, v := range l.Labels {
+		q.Add("label", k+"="+v)
+	}
+	if l.PageSize > 0 {
+		q.Set("limit", strconv.Itoa(l.PageSize))
+	}
+	boxes := []rest.Box{}
+	for {
+		u := c.at("v1", "sandboxes")
+		u.RawQuery = q.Encode()
+		page, err := call[rest.BoxList](ctx, c, http.MethodGet, u, nil)
+		if err != nil {
+			return nil, err
+		}
+		boxes = append(boxes, page.Items...)
+		if page.NextToken == "" {
+			return boxes, nil
+		}
+		q.Set("next_token", page.NextToken)
+	}
+}
+
+// StartBox starts a stopped box.
+func (c *Client) StartBox(ctx context.Context, id string) error {
+	_, err := onBox[none](ctx, c, http.MethodPost, id, nil, "start")
+	return err
+}
+
+// StopBox stops a box. A nil grace is the box's own.
+func (c *Client) StopBox(ctx context.Context, id string, grace *time.Duration) error {
+	var req rest.StopBox
+	if grace != nil {
+		ms := grace.Milliseconds()
+		req.GraceMs = &ms
+	}
+	_, err := onBox[none](ctx, c, http.MethodPost, id, req, "stop")
+	return err
+}
+
+// RemoveBox removes a box, whatever its state.
+func (c *Client) RemoveBox(ctx context.Context, id string) error {
+	_, err := onBox[none](ctx, c, http.MethodDelete, id, nil)
+	return err
+}
+
+// WaitBox blocks until the box does not run, and returns it.
+func (c *Client) WaitBox(ctx context.Context, id string) (rest.Box, error) {
+	return onBox[rest.Box](ctx, c, http.MethodGet, id, nil, "wait")
+}
+
+// Ports returns what listens in a box.
+func (c *Client) Ports(ctx context.Context, id string) ([]rest.Port, error) {
+	l, err := onBox[rest.PortList](ctx, c, http.MethodGet, id, nil, "ports")
+	return l.Items, err
+}
+
+// Stats measures a running box.
+func (c *Client) Stats(ctx context.Context, id string) (rest.Stats, error) {
+	return onBox[rest.Stats](ctx, c, http.MethodGet, id, nil, "stats")
+}
+
+// onBox calls a path below a box.
+func onBox[T any](ctx context.Context, c *Client, method, id string, in any, segments ...string) (T, error) {
+	u, err := c.box(id, segments...)
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return call[T](ctx, c, method, u, in)
+}

@@ -1,0 +1,273 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/errmap"
+	"github.com/taibox/taibox/internal/reason"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// Client is a connection to one server. Make it with [New].
+type Client struct {
+	host   string // as given, for messages
+	base   url.URL
+	local  bool // a Unix socket: its other end cannot die unseen
+	http   *http.Client
+	key    string
+	table  reason.Table
+	revive func(context.Context) error
+}
+
+// Option changes a client.
+type Option func(*Client)
+
+// WithAPIKey sends a key with each request.
+func WithAPIKey(key string) Option { return func(c *Client) { c.key = key } }
+
+// WithReasons adds the sentinels of other packages to those that errors of the
+// server are turned into: those of [taisandbox.Reasons] and [rest.Reasons].
+func WithReasons(lists ...[]*reason.Error) Option {
+	return func(c *Client) {
+		for _, list := range lists {
+			for _, e := range list {
+				c.table[e.Reason] = e
+			}
+		}
+	}
+}
+
+// WithRevive gives a stream whose server cannot be reached a way to have it
+// started again. It is called before each attempt to connect.
+func WithRevive(revive func(context.Context) error) Option {
+	return func(c *Client) { c.revive = revive }
+}
+
+// New returns a client of the server at host: unix:///path, http://host:port
+// or https://host. It does not connect.
+func New(host string, opts ...Option) (*Client, error) {
+	u, err := url.Parse(host)
+	if err != nil {
+		return nil, fmt.Errorf("host %q: %w", host, errHost)
+	}
+	c := &Client{host: host, table: reason.NewTable(taisandbox.Reasons(), rest.Reasons())}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	tr := &http.Transport{
+		DialContext:         dialer.DialContext,
+		DisableCompression:  true,
+		IdleConnTimeout:     idleConn,
+		TLSHandshakeTimeout: dialTimeout,
+		MaxIdleConnsPerHost: 16,
+	}
+	switch {
+	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
+		path := u.Path
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", path)
+		}
+		c.local = true
+		c.base = url.URL{Scheme: "http", Host: "taibox"}
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && strings.Trim(u.Path, "/") == "":
+		c.base = url.URL{Scheme: u.Scheme, Host: u.Host}
+		tr.Proxy = http.ProxyFromEnvironment
+	default:
+		return nil, fmt.Errorf("host %q: %w", host, errHost)
+	}
+	c.http = &http.Client{Transport: &transport{next: tr, c: c}}
+	for _, o := range opts {
+		o(c)
+	}
+	return c, nil
+}
+
+var errHost = fmt.Errorf("%w: unix:///path, http://host:port or https://host is expected", taisandbox.ErrInvalidSpec)
+
+// Close lets go of idle connections. Streams go on.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Error is what a server reported.
+type Error struct {
+	Body     rest.Error
+	sentinel error
+}
+
+// Error returns the server's text.
+func (e *Error) Error() string {
+	if e.Body.RequestID != "" && errors.Is(e.sentinel, rest.ErrInternal) {
+		return fmt.Sprintf("%s (request %s)", e.Body.Message, e.Body.RequestID)
+	}
+	return e.Body.Message
+}
+
+// Unwrap returns the sentinel with the server's reason.
+func (e *Error) Unwrap() error { return e.sentinel }
+
+// errorOf makes the error that a body of the API stands for.
+func (c *Client) errorOf(e rest.Error, class error) error {
+	s := c.table[e.Code]
+	if s == nil {
+		s = &reason.Error{Reason: e.Code, Msg: e.Message, Class: class}
+	}
+	err := error(&Error{Body: e, sentinel: s})
+	if e.Hint != "" {
+		err = reason.WithHint(err, e.Hint)
+	}
+	return err
+}
+
+// transport turns what is no success into an error, for plain requests and
+// for the handshakes of WebSockets alike.
+type transport struct {
+	next *http.Transport
+	c    *Client
+}
+
+func (t *transport) CloseIdleConnections() { t.next.CloseIdleConnections() }
+
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.c.key != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+t.c.key)
+	}
+	resp, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, t.c.linkError(r.Context(), err)
+	}
+	if resp.StatusCode < http.StatusMultipleChoices {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, t.c.statusError(resp)
+}
+
+// linkError classifies a request that got no answer.
+func (c *Client) linkError(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, fs.ErrPermission):
+		err = fmt.Errorf("connect to %s: %w: %w", c.host, rest.ErrForbidden, rootCause(err))
+		return reason.WithHint(err, "run it as root, or as a member of the group that the server was given with --group")
+	}
+	return fmt.Errorf("connect to %s: %w: %w", c.host, rest.ErrUnreachable, rootCause(err))
+}
+
+// rootCause takes off the layers that repeat the address.
+func rootCause(err error) error {
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		return no
+	}
+	return err
+}
+
+func (c *Client) statusError(resp *http.Response) error {
+	class := errmap.ClassOf(resp.StatusCode)
+	var body rest.ErrorBody
+	if mt, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); mt == "application/json" {
+		raw, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+		if err == nil && json.Unmarshal(raw, &body) == nil && body.Error.Code != "" {
+			return c.errorOf(body.Error, class)
+		}
+	}
+	return c.errorOf(rest.Error{
+		Code:    rest.ErrInternal.Reason,
+		Message: fmt.Sprintf("%s answered %s, which is not how a Taibox server speaks", c.host, resp.Status),
+	}, class)
+}
+
+const maxErrorBody = 1 << 20
+
+// none is the answer that nobody reads.
+type none struct{}
+
+// call sends one request and decodes its answer.
+func call[T any](ctx context.Context, c *Client, method string, u url.URL, in any, header ...string) (T, error) {
+	var out T
+	err := c.roundTrip(ctx, method, u, in, &out, header...)
+	return out, err
+}
+
+func (c *Client) roundTrip(ctx context.Context, method string, u url.URL, in, out any, header ...string) error {
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(raw)
+		header = append(header, "Content-Type", "application/json")
+	}
+	resp, err := c.send(ctx, method, u, body, header...)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, skip := out.(*none); !skip {
+		if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+			return c.linkError(ctx, err)
+		}
+	}
+	// What is left unread would keep the connection from being used again.
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return c.linkError(ctx, err)
+	}
+	return nil
+}
+
+func (c *Client) send(ctx context.Context, method string, u url.URL, body io.Reader, header ...string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.http.Do(req)
+	var ue *url.Error
+	if errors.As(err, &ue) { // it repeats method and address
+		err = ue.Err
+	}
+	return resp, err
+}
+
+// at returns the address of a path made of segments.
+func (c *Client) at(segments ...string) url.URL {
+	u := c.base
+	var raw strings.Builder
+	for _, s := range segments {
+		u.Path += "/" + s
+		raw.WriteString("/" + url.PathEscape(s))
+	}
+	u.RawPath = raw.String()
+	return u
+}
+
+// box returns the address of a path below a box. An id that no box can have
+// is refused here: as a part of a path it could mean another one.
+func (c *Client) box(id string, segments ...string) (url.URL, error) {
+	if err := taisandbox.ValidateID(id); err != nil {
+		return url.URL{}, err
+	}
+	return c.at(append([]string{"v1", "sandboxes", id}, segments...)...), nil
+}
+
+func (c *Client) exec(box, exec string, segments ...string) (url.URL, error) {
+	if err := taisandbox.ValidateID(exec); err != nil {
+		return url.URL{}, err
+	}
+	return c.box(box, append([]string{"execs", exec}, segments...)...)
+}

@@ -1,0 +1,294 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// Box is a handle to a box. It stays valid until the box is removed, and never
+// means another box that has the same ID later.
+type Box struct {
+	m *Manager
+	identity
+	active atomic.Int64 // last activity, on the manager's clock
+
+	// Guarded by m.mu.
+	making  *flight                 // being created
+	giveUp  context.CancelCauseFunc // ends the create
+	removal *flight                 // being removed
+	doomed  bool                    // to be removed, and the last attempt failed
+	gone    bool                    // removed
+	lost    bool                    // not on its node any more
+	info    taisandbox.Info         // as last seen
+	seen    uint64                  // the number of the look that saw it
+	procs   int                     // as last measured
+	told    told                    // the state that subscribers know of
+	pending []taisandbox.Event      // from the node, to be worked off in order
+	working bool                    // a goroutine works them off
+	once    oneShot
+}
+
+// ID returns the box's ID.
+func (b *Box) ID() string { return b.id }
+
+// Owner returns whose box it is.
+func (b *Box) Owner() string { return b.owner }
+
+// NodeID returns the TaiID of the node that runs the box.
+func (b *Box) NodeID() string { return b.nodeID }
+
+// ContainerID returns the node's own name for the box; empty while it is being
+// created.
+func (b *Box) ContainerID() string {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.info.ContainerID
+}
+
+// Info returns what is known of the box, as its node says. If the node does
+// not answer in time, it is what [Box.Snapshot] returns. Looking is not
+// activity.
+func (b *Box) Info(ctx context.Context) (*BoxInfo, error) {
+	b.m.mu.Lock()
+	gone, look := b.gone, b.making == nil && b.removal == nil
+	b.m.mu.Unlock()
+	if gone {
+		return nil, b.failed("inspect", ErrNotFound)
+	}
+	if look {
+		look, cancel := context.WithTimeoutCause(ctx, lookTimeout, errLookTimeout)
+		defer cancel()
+		err := errors.Join(b.m.refresh(look, b), b.measure(look))
+		if ctx.Err() != nil {
+			return nil, b.failed("inspect", context.Cause(ctx))
+		}
+		if err != nil {
+			b.log().DebugContext(ctx, "box not looked at", slog.Any("err", err))
+		}
+	}
+	info := b.Snapshot()
+	return &info, nil
+}
+
+// look brings what we know of the box up to date after a call that changed it,
+// also if the caller's context has ended. If it cannot, events and the sweep
+// will.
+func (b *Box) look(ctx context.Context) {
+	look, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), lookTimeout, errLookTimeout)
+	defer cancel()
+	if err := b.m.refresh(look, b); err != nil {
+		b.log().DebugContext(ctx, "box not looked at", slog.Any("err", err))
+	}
+}
+
+// measure counts the processes of a running box.
+func (b *Box) measure(ctx context.Context) error {
+	sb, err := b.driver()
+	if err != nil || !sb.Features().Has(taisandbox.FeatureStats) || b.Snapshot().Status != string(taisandbox.StateRunning) {
+		return nil //nolint:nilerr // there is nothing to measure
+	}
+	s, err := sb.Stats(ctx, b.id)
+	if err != nil {
+		return err
+	}
+	b.m.mu.Lock()
+	b.procs = int(s.Pids)
+	b.m.mu.Unlock()
+	return nil
+}
+
+// Snapshot returns what was last known of the box. It never waits.
+func (b *Box) Snapshot() BoxInfo {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	i := &b.info
+	s := BoxInfo{
+		ID: b.id, ContainerID: i.ContainerID, NodeID: b.nodeID, Owner: b.owner, Status: string(b.stateLocked()), Policy: b.policy,
+		Labels: maps.Clone(b.labels), Image: i.Image, ImageDigest: i.ImageDigest,
+		CreatedAt: i.CreatedAt, StartedAt: i.StartedAt, StoppedAt: i.StoppedAt, LastActive: b.lastActive(),
+		Error: i.Error, OOMKills: i.OOMKills,
+		Isolation: i.Isolation, Network: i.Network, IP: i.IP,
+		Entrypoint: slices.Clone(i.Entrypoint), Cmd: slices.Clone(i.Cmd), WorkDir: i.WorkDir, User: i.User,
+		Memory: i.MemoryBytes, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: slices.Clone(i.Devices),
+		StopTimeout: b.stopTimeout, Phases: slices.Clone(i.Phases),
+	}
+	switch i.State {
+	case taisandbox.StateRunning:
+		s.ProcessCount, s.RunningExecs = b.procs, i.RunningExecs
+	case taisandbox.StateStopping, taisandbox.StateStopped, taisandbox.StateFailed:
+		s.StopReason = i.Reason
+	case taisandbox.StateCreating, taisandbox.StateCreated, taisandbox.StateRemoving:
+	}
+	return s
+}
+
+func (b *Box) stateLocked() taisandbox.State {
+	switch {
+	case b.gone, b.removal != nil:
+		return taisandbox.StateRemoving
+	case b.making != nil:
+		return taisandbox.StateCreating
+	}
+	return b.info.State
+}
+
+// Start starts a stopped box. It returns when the box can run commands.
+// Starting a running box does nothing.
+func (b *Box) Start(ctx context.Context) error {
+	sb, err := b.driver()
+	if err == nil {
+		b.touch()
+		err = b.explain(ctx, sb.Start(ctx, b.id))
+	}
+	if err != nil {
+		return b.failed("start", err)
+	}
+	b.touch()
+	b.look(ctx)
+	return nil
+}
+
+// Stop asks every command of the box to end, kills after the box's StopTimeout
+// what is left, and ends the box; its files stay. Stopping a stopped box does
+// nothing; stopping one that is being removed waits for that.
+func (b *Box) Stop(ctx context.Context) error { return b.StopWithin(ctx, b.stopTimeout) }
+
+// StopWithin is [Box.Stop] with a time of its own between TERM and KILL.
+func (b *Box) StopWithin(ctx context.Context, grace time.Duration) error {
+	if grace < 0 || grace > taisandbox.MaxTimeout {
+		return b.failed("stop", fmt.Errorf("%w: stop timeout of %v: it cannot be negative or longer than %v", ErrInvalidSpec, grace, taisandbox.MaxTimeout))
+	}
+	f, err := b.removing()
+	if f == nil && err == nil {
+		var sb taisandbox.Sandbox
+		if sb, err = b.driver(); err == nil {
+			err = sb.Stop(ctx, b.id, grace)
+		}
+		if errors.Is(err, ErrRemoving) || errors.Is(err, ErrNotFound) {
+			f = b.removedBy()
+		}
+	}
+	if f != nil {
+		err = f.wait(ctx)
+	}
+	if err = b.explain(ctx, err); err != nil {
+		return b.failed("stop", err)
+	}
+	b.look(ctx)
+	return nil
+}
+
+// Remove ends the box, whatever its state, and deletes it. When it returns nil
+// the ID is free. Removes at the same time join; a box that is removed already
+// is [ErrNotFound].
+func (b *Box) Remove(ctx context.Context) error {
+	if err := b.m.remove(ctx, b, reasonUser); err != nil {
+		return b.failed("remove", err)
+	}
+	return nil
+}
+
+// removing returns the removal under way, or [ErrNotFound] after it.
+func (b *Box) removing() (*flight, error) {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	if b.gone {
+		return nil, ErrNotFound
+	}
+	return b.removal, nil
+}
+
+// removedBy returns the removal under way, or the one that is done.
+func (b *Box) removedBy() *flight {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.removal
+}
+
+// driver returns what runs the box, or why nothing can be asked of it.
+func (b *Box) driver() (taisandbox.Sandbox, error) {
+	b.m.mu.Lock()
+	err := b.usableLocked()
+	b.m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	n, err := b.m.node(b.nodeID)
+	if err != nil {
+		return nil, err
+	}
+	return n.Client.Sandbox(), nil
+}
+
+func (b *Box) usableLocked() error {
+	switch {
+	case b.gone:
+		return ErrNotFound
+	case b.m.closed:
+		return ErrClosed
+	case b.removal != nil:
+		return ErrRemoving
+	case b.making != nil:
+		return fmt.Errorf("%w: it is being created", ErrNotRunning)
+	case b.lost:
+		return b.lostErrorLocked()
+	}
+	return nil
+}
+
+// explain looks again at a box that its node says is not there or not running,
+// so that what we know is right at once, and says in what state it is.
+func (b *Box) explain(ctx context.Context, err error) error {
+	if !errors.Is(err, ErrNotRunning) && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	b.look(ctx)
+
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	if now := b.usableLocked(); now != nil {
+		return now
+	}
+	if errors.Is(err, ErrNotRunning) && b.info.State != taisandbox.StateRunning {
+		why := b.info.Reason
+		if b.info.Error != "" {
+			why += ": " + b.info.Error
+		}
+		return fmt.Errorf("%w: it is %s (%s)", ErrNotRunning, b.info.State, why)
+	}
+	return err
+}
+
+// log reports what becomes of the box.
+func (b *Box) log() *slog.Logger {
+	return b.m.log.With(slog.String("box", b.id), slog.String("node", b.nodeID))
+}
+
+func (b *Box) failed(verb string, err error) error {
+	return fmt.Errorf("%s box %s: %w", verb, b.id, err)
+}
+
+// touch notes activity.
+func (b *Box) touch() { b.active.Store(int64(b.m.now())) }
+
+func (b *Box) lastActive() time.Time { return b.m.epoch.Add(time.Duration(b.active.Load())) }
+
+func (b *Box) matches(o *ListOptions) bool {
+	if o.Owner != "" && b.owner != o.Owner || o.NodeID != "" && b.nodeID != o.NodeID {
+		return false
+	}
+	for k, v := range o.Labels {
+		if got, ok := b.labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}

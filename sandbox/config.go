@@ -1,0 +1,42 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/taibox/taibox/tai/registry"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// DefaultInstance is the instance of a manager that was not given one.
+const DefaultInstance = "default"
+
+// Config says what a manager is to be.
+type Config struct {
+	// Instance marks the manager's boxes, so that several managers on one node
+	// leave each other's alone. A manager finds its boxes again by it.
+	Instance string
+
+	MaxTotal    int // boxes altogether; 0 = no limit
+	MaxPerOwner int // boxes of one owner, the empty one too; 0 = no limit
+
+	Registry *registry.Registry // default registry.Global()
+	Logger   *slog.Logger       // default none
+}
+
+// DefaultConfig returns the configuration of [Init]: [DefaultInstance], no
+// limits.
+func DefaultConfig() Config { return Config{Instance: DefaultInstance} }
+
+// Validate reports all problems, joined.
+func (c *Config) Validate() error {
+	var errs []error
+	if err := taisandbox.ValidateID(c.Instance); err != nil {
+		errs = append(errs, fmt.Errorf("instance: %w", err))
+	}
+	if c.MaxTotal < 0 || c.MaxPerOwner < 0 {
+		errs = append(errs, fmt.Errorf("%w: limits of %d boxes, %d an owner: they cannot be negative", ErrInvalidSpec, c.MaxTotal, c.MaxPerOwner))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,332 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/taibox/taibox/internal/reason"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// Bounds of names that callers choose freely.
+const (
+	maxOwnerLen = 256
+	maxKeyLen   = 255
+)
+
+// blueprint is a checked request for a box.
+type blueprint struct {
+	identity
+	spec taisandbox.Spec
+	node taisandbox.Sandbox
+}
+
+// Create makes a box and starts it. Everything is checked before anything is
+// touched; a Create that fails, or whose context ends, leaves nothing behind
+// and its ID free. A taken ID is [ErrAlreadyExists]; one that is being removed
+// is waited for.
+func (m *Manager) Create(ctx context.Context, opts CreateOptions) (*Box, error) {
+	return m.create(ctx, &opts, false)
+}
+
+// GetOrCreate returns the owner's box opts.ID as it is, or creates it. It
+// joins a create of that ID under way. A box of another owner is
+// [ErrAlreadyExists].
+func (m *Manager) GetOrCreate(ctx context.Context, opts CreateOptions) (*Box, error) {
+	return m.create(ctx, &opts, true)
+}
+
+func (m *Manager) create(ctx context.Context, opts *CreateOptions, join bool) (*Box, error) {
+	p, err := m.plan(opts)
+	if err != nil {
+		return nil, fmt.Errorf("create box: %w", err)
+	}
+	ctx, leave, err := m.enter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("create box %s: %w", p.id, err)
+	}
+	defer leave()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+
+	for {
+		b, wait, err := m.reserve(p, join, giveUp)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("create box %s: %w", p.id, err)
+		case wait == nil:
+			return b, nil
+		case b != nil:
+			if err := m.make(ctx, b, p); err != nil {
+				return nil, fmt.Errorf("create box %s: %w", p.id, err)
+			}
+			return b, nil
+		}
+		if err := wait.wait(ctx); err != nil && (ctx.Err() != nil || !wait.handover) {
+			return nil, fmt.Errorf("create box %s: %w", p.id, err)
+		}
+	}
+}
+
+// plan checks a request and turns it into a blueprint.
+func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
+	opts := given.clone()
+	var errs []error
+	invalid := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidSpec, fmt.Sprintf(format, args...)))
+	}
+	if opts.ID == "" {
+		opts.ID = taisandbox.NewID("sb-")
+	}
+	if opts.Labels == nil {
+		opts.Labels = map[string]string{}
+	}
+	if opts.Policy == "" {
+		opts.Policy = Session
+	}
+	if err := opts.Policy.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if opts.StopTimeout < 0 || opts.StopTimeout > taisandbox.MaxTimeout {
+		invalid("stop timeout of %v: it cannot be negative or longer than %v", opts.StopTimeout, taisandbox.MaxTimeout)
+	}
+	if opts.StopTimeout == 0 {
+		opts.StopTimeout = DefaultStopTimeout
+	}
+	if !plainText(opts.Owner, maxOwnerLen) {
+		invalid("owner %.64q: up to %d bytes of text are possible", opts.Owner, maxOwnerLen)
+	}
+	if !plainText(opts.IdempotencyKey, maxKeyLen) {
+		invalid("idempotency key %.64q: up to %d bytes of text are possible", opts.IdempotencyKey, maxKeyLen)
+	}
+	for l := range opts.Labels {
+		if reserved(l) {
+			invalid("label %.64q: the name is ours", l)
+		}
+	}
+
+	p := &blueprint{identity: identity{
+		id: opts.ID, owner: opts.Owner, nodeID: opts.NodeID, attempt: taisandbox.NewID(""),
+		policy: opts.Policy, labels: opts.Labels, stopTimeout: opts.StopTimeout, noStart: opts.NoStart,
+	}}
+	p.spec = taisandbox.Spec{
+		ID: opts.ID, Image: opts.Image, Labels: opts.Labels, Isolation: opts.Isolation,
+		User: opts.User, WorkDir: opts.WorkDir, Env: opts.Env, Hostname: opts.Hostname, ExtraHosts: opts.ExtraHosts,
+		Entrypoint: opts.Entrypoint, NoStart: opts.NoStart,
+		Network: opts.Network, MemoryBytes: opts.Memory, CPUs: opts.CPUs, Pids: opts.Pids, OpenFiles: opts.OpenFiles,
+		ReadOnly: opts.ReadOnly, Tmpfs: opts.Tmpfs, Devices: opts.Devices,
+	}
+	errs = append(errs, p.spec.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if opts.IdempotencyKey != "" {
+		p.key, p.body = hashRequest(given)
+	}
+	p.spec.Labels = p.encode(m.cfg.Instance)
+	n, err := m.node(opts.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	p.node = n.Client.Sandbox()
+	return p, nil
+}
+
+func plainText(s string, limit int) bool {
+	return len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// reserve enters a new box, or finds what is in its way:
+//
+//	box, nil, nil     the box exists already and is what was asked for
+//	box, flight, nil  the ID is ours: make the box
+//	nil, flight, nil  wait for that, then try again
+func (m *Manager) reserve(p *blueprint, join bool, giveUp context.CancelCauseFunc) (*Box, *flight, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, nil, ErrClosed
+	}
+	if e := m.keys.get(p.key, time.Now()); e != nil {
+		switch {
+		case e.body != p.body:
+			return nil, nil, fmt.Errorf("%w: with other options, for box %s", ErrIdempotencyKey, e.box.id)
+		case e.box.gone || e.box.removal != nil:
+			return nil, nil, fmt.Errorf("%w: box %s, which it made, is removed", ErrIdempotencyKey, e.box.id)
+		}
+		return existing(e.box)
+	}
+	if old := m.boxes[p.id]; old != nil {
+		switch {
+		case old.removal != nil:
+			return nil, old.removal, nil
+		case old.doomed:
+			return nil, m.startRemovalLocked(old, reasonFailed), nil
+		case !join || old.owner != p.owner:
+			err := fmt.Errorf("%w: it is %s, on node %s", ErrAlreadyExists, old.stateLocked(), old.nodeID)
+			return nil, nil, reason.WithHint(err, "remove it, or choose another id")
+		}
+		return existing(old)
+	}
+	if err := m.limitLocked(p.owner); err != nil {
+		return nil, nil, err
+	}
+	b := &Box{m: m, identity: p.identity, making: newFlight(), giveUp: giveUp}
+	b.info = taisandbox.Info{
+		ID: p.id, Image: p.spec.Image, Isolation: p.spec.Isolation, Network: p.spec.Network,
+		State: taisandbox.StateCreating, CreatedAt: time.Now(),
+	}
+	m.addLocked(b)
+	m.tellLocked(b, taisandbox.StateCreating, reasonUser)
+	return b, b.making, nil
+}
+
+// existing is how [Manager.reserve] returns a box that may still be in the
+// making.
+func existing(b *Box) (*Box, *flight, error) {
+	if b.making != nil {
+		return nil, b.making, nil
+	}
+	return b, nil, nil
+}
+
+// addLocked enters a box and counts it. dropLocked is its inverse.
+func (m *Manager) addLocked(b *Box) {
+	m.boxes[b.id] = b
+	m.owners[b.owner]++
+	m.keys.put(b, time.Now())
+	b.touch()
+}
+
+// limitLocked refuses one box more than the limits allow, and says who holds
+// the others.
+func (m *Manager) limitLocked(owner string) error {
+	const named = 5
+	var err error
+	switch limit := m.cfg.MaxPerOwner; {
+	case limit > 0 && m.owners[owner] >= limit:
+		var ids []string
+		for _, b := range m.boxes {
+			if b.owner == owner {
+				ids = append(ids, b.id)
+			}
+		}
+		slices.Sort(ids)
+		err = fmt.Errorf("%w: owner %q has %d of %d: %s", ErrTooManyContainers, owner, len(ids), limit, list(ids, named))
+	case m.cfg.MaxTotal > 0 && len(m.boxes) >= m.cfg.MaxTotal:
+		var who []string
+		for o, n := range m.owners {
+			who = append(who, fmt.Sprintf("%q has %d", o, n))
+		}
+		slices.Sort(who)
+		err = fmt.Errorf("%w: there are %d of %d: owner %s", ErrTooManyContainers, len(m.boxes), m.cfg.MaxTotal, list(who, named))
+	}
+	return reason.WithHint(err, "remove some, or raise the limit")
+}
+
+func list(names []string, limit int) string {
+	if len(names) > limit {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), len(names)-limit)
+	}
+	return strings.Join(names, ", ")
+}
+
+// make carries out a reserved create.
+func (m *Manager) make(ctx context.Context, b *Box, p *blueprint) error {
+	info, seq, err := m.build(ctx, p)
+	var left error // what the clean-up could not do
+	if err != nil {
+		left = m.undo(ctx, b, p.node)
+	}
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := b.making
+	b.making, b.giveUp = nil, nil
+	f.err, f.handover = err, ctx.Err() != nil
+	defer close(f.done)
+	switch {
+	case err == nil:
+		m.seenLocked(b, &info, seq)
+		b.touch()
+		b.once.asked = true
+		m.armLocked(b, oneShotUnused)
+		return nil
+	case left == nil:
+		m.dropLocked(b, reasonFailed)
+	default:
+		b.log().WarnContext(ctx, "failed create not cleaned up yet", slog.Any("err", left))
+		b.doomed = true
+		b.info.State, b.info.Reason, b.info.Error = taisandbox.StateFailed, reasonFailed, err.Error()
+		m.tellLocked(b, taisandbox.StateFailed, reasonFailed)
+	}
+	m.keys.forget(b)
+	return err
+}
+
+// build has the node make and start the box.
+func (m *Manager) build(ctx context.Context, p *blueprint) (info taisandbox.Info, seq uint64, err error) {
+	if _, err := p.node.Create(ctx, p.spec); err != nil {
+		if errors.Is(err, ErrAlreadyExists) {
+			err = m.taken(ctx, p, err)
+		}
+		return info, 0, cause(ctx, err)
+	}
+	if err := p.node.Start(ctx, p.id); err != nil {
+		return info, 0, cause(ctx, err)
+	}
+	m.mu.Lock()
+	seq = m.nextSeqLocked()
+	m.mu.Unlock()
+	info, err = p.node.Inspect(ctx, p.id)
+	return info, seq, cause(ctx, err)
+}
+
+// cause replaces an error that came of ctx ending by the reason for that. A
+// context that ended is an error in any case: nobody would take the result.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// taken says whose box is in the way of a create, when it is none of ours.
+func (m *Manager) taken(ctx context.Context, p *blueprint, err error) error {
+	info, ierr := p.node.Inspect(ctx, p.id)
+	if ierr != nil {
+		return err
+	}
+	instance, ours := info.Labels[labelInstance], info.Labels[labelManagedBy] == managedBy
+	switch {
+	case ours && instance == m.cfg.Instance:
+		m.wake(p.nodeID) // it is to be found again
+		return reason.WithHint(fmt.Errorf("%w on node %s", ErrAlreadyExists, p.nodeID), "remove it, or choose another id")
+	case ours:
+		return reason.WithHint(fmt.Errorf("%w on node %s, of instance %q", ErrAlreadyExists, p.nodeID, instance),
+			"choose another id, or remove it with the server of that instance")
+	}
+	return reason.WithHint(fmt.Errorf("%w on node %s, and is not managed by Taibox's server", ErrAlreadyExists, p.nodeID), "choose another id")
+}
+
+// undo removes what an attempt left at the node: that, and nothing that
+// another attempt made.
+func (m *Manager) undo(ctx context.Context, b *Box, node taisandbox.Sandbox) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), removeTimeout, errRemoveTimeout)
+	defer cancel()
+	info, err := node.Inspect(ctx, b.id)
+	if err == nil && info.Labels[labelAttempt] == b.attempt {
+		err = node.Remove(ctx, b.id)
+	}
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}

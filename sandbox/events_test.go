@@ -1,0 +1,147 @@
+package sandbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/taibox/taibox/drivers/fake"
+	"github.com/taibox/taibox/sandbox"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// told renders the events that have come.
+func told(events <-chan sandbox.Event) []string {
+	synctest.Wait()
+	var s []string
+	for {
+		select {
+		case ev, ok := <-events:
+			switch {
+			case !ok:
+				return append(s, "closed")
+			case ev.Type == sandbox.EventState:
+				s = append(s, fmt.Sprintf("%s %s (%s)", ev.Box, ev.State, ev.Reason))
+			case ev.Type == sandbox.EventExec:
+				s = append(s, fmt.Sprintf("%s exec %s", ev.Box, ev.Exec.State))
+			default:
+				s = append(s, fmt.Sprintf("%s %s (%s)", ev.Box, ev.Type, ev.Reason))
+			}
+		default:
+			return s
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		events, err := r.m.Events(ctx)
+		must(t, err)
+		expect := func(want ...string) {
+			t.Helper()
+			if d := cmp.Diff(want, told(events)); d != "" {
+				t.Errorf("events (-want +got):\n%s", d)
+			}
+		}
+		b := r.create(sandbox.CreateOptions{ID: "x", Owner: "ann", Labels: map[string]string{"a": "b"}})
+		expect("x creating (user)", "x created (user)", "x running (user)")
+		_, err = b.Exec(t.Context(), []string{"true"})
+		must(t, err)
+		expect("x exec running", "x exec exited")
+		must(t, b.Stop(t.Context()))
+		expect("x stopping (user)", "x stopped (user)")
+		must(t, b.Start(t.Context()))
+		expect("x running (user)")
+		must(t, r.d.Break("x", "oom"))
+		expect("x failed (oom)")
+		must(t, b.Remove(t.Context()))
+		expect("x removing (user)", "x removed (user)")
+
+		_, err = r.m.Create(t.Context(), with(sandbox.CreateOptions{ID: "y", Image: "none:1"}))
+		wantErr(t, err, sandbox.ErrImageNotFound)
+		expect("y creating (user)", "y removed (create-failed)")
+
+		b = r.create(sandbox.CreateOptions{ID: "z", Owner: "ann", Labels: map[string]string{"a": "b"}})
+		synctest.Wait()
+		ev := <-events
+		if ev.Owner != "ann" || ev.NodeID != node || !cmp.Equal(ev.Labels, map[string]string{"a": "b"}) || ev.Time.IsZero() {
+			t.Errorf("event %+v", ev)
+		}
+		must(t, r.d.Remove(t.Context(), b.ID()))
+		if got := told(events); len(got) == 0 || got[len(got)-1] != "z failed (lost)" {
+			t.Errorf("got %q", got)
+		}
+		cancel(nil)
+		expect("closed")
+	})
+}
+
+// What events did not tell, the sweep does.
+func TestEventsFromSweep(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRigOn(t, fake.New(), &hook{events: blind}, sandbox.DefaultConfig())
+		r.create(sandbox.CreateOptions{ID: "x"})
+		pass(time.Minute)
+		events, err := r.m.Events(t.Context())
+		must(t, err)
+		must(t, r.d.Break("x", "bridge-lost"))
+		pass(time.Minute)
+		if d := cmp.Diff([]string{"x failed (bridge-lost)"}, told(events)); d != "" {
+			t.Errorf("events (-want +got):\n%s", d)
+		}
+	})
+}
+
+// A reader that falls behind is told so once, in the place of what it missed.
+func TestEventsGap(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		b := r.create(sandbox.CreateOptions{ID: "x"})
+		events, err := r.m.Events(t.Context())
+		must(t, err)
+		for range 300 {
+			_, err := b.Exec(t.Context(), []string{"true"})
+			must(t, err)
+			synctest.Wait()
+		}
+		got := told(events)
+		if len(got) != 256 || got[255] != " gap ()" {
+			t.Errorf("%d events, the last %q", len(got), got[len(got)-1])
+		}
+		_, err = b.Exec(t.Context(), []string{"true"})
+		must(t, err)
+		if d := cmp.Diff([]string{"x exec running", "x exec exited"}, told(events)); d != "" {
+			t.Errorf("events (-want +got):\n%s", d)
+		}
+	})
+}
+
+// A gap in a node's events is passed on, and what was missed is found.
+func TestNodeGap(t *testing.T) {
+	at(t, func(t *testing.T) {
+		ch := make(chan taisandbox.Event)
+		h := &hook{events: func(context.Context) (<-chan taisandbox.Event, error) { return ch, nil }}
+		r := newRigOn(t, fake.New(), h, sandbox.DefaultConfig())
+		b := r.create(sandbox.CreateOptions{ID: "x"})
+		events, err := r.m.Events(t.Context())
+		must(t, err)
+		must(t, r.d.Break("x", "oom"))
+		ch <- taisandbox.Event{Type: taisandbox.EventGap}
+		synctest.Wait()
+		wantStatus(t, b, taisandbox.StateFailed, "oom")
+		if got := told(events); len(got) == 0 || got[0] != " gap ()" {
+			t.Errorf("got %q", got)
+		}
+		// An event of an earlier box with this ID tells nothing of this one.
+		ch <- taisandbox.Event{Type: taisandbox.EventState, Box: "x", State: taisandbox.StateRunning, Labels: map[string]string{"taibox-attempt": "old"}}
+		if got := told(events); len(got) != 0 {
+			t.Errorf("got %q", got)
+		}
+	})
+}

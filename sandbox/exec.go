@@ -1,0 +1,198 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// Exec runs a command and waits for its end. That the command fails, or is not
+// found, is no error: see [ExecResult]. When ctx ends first, the command is
+// killed with its whole tree. A command whose end nobody saw is [ErrExecLost],
+// with what is known of it as the result. A [OneShot] box is removed
+// afterwards, also when the command could not be started.
+func (b *Box) Exec(ctx context.Context, cmd []string, opts ...ExecOption) (*ExecResult, error) {
+	o := newExecOptions(cmd, opts)
+	if o.spec.ID == "" {
+		o.spec.ID = taisandbox.NewID("e-")
+	}
+	if b.claim(o.spec.ID) {
+		defer b.spent()
+	}
+	res, err := b.collect(ctx, o)
+	if err != nil {
+		return nil, b.failed("exec in", b.explain(ctx, err))
+	}
+	r := &ExecResult{
+		Stdout: string(res.Stdout), Stderr: string(res.Stderr),
+		ExecID: res.ID, Signal: res.Signal, Reason: res.Reason, Error: res.Error,
+		DurationMs: res.Ended.Sub(res.Started).Milliseconds(), Truncated: res.OutputTruncated,
+	}
+	if r.ExitCode, err = exitCode(&res.ExecInfo); err != nil {
+		return r, b.failed("exec in", err)
+	}
+	return r, nil
+}
+
+func exitCode(info *taisandbox.ExecInfo) (int, error) {
+	if info.ExitCode == nil {
+		return 0, fmt.Errorf("%w: exec %s (%s)", ErrExecLost, info.ID, info.Reason)
+	}
+	return *info.ExitCode, nil
+}
+
+func (b *Box) collect(ctx context.Context, o *execOptions) (res taisandbox.ExecResult, err error) {
+	if err := o.spec.Validate(); err != nil {
+		return res, err
+	}
+	sb, err := b.driver()
+	if err != nil {
+		return res, err
+	}
+	b.touch()
+	defer b.touch()
+	if o.stdin == nil {
+		return sb.Exec(ctx, b.id, o.spec)
+	}
+
+	o.spec.Stdin = true
+	s, err := sb.ExecStream(ctx, b.id, o.spec)
+	if err != nil {
+		return res, err
+	}
+	defer s.Close() //nolint:errcheck // what counts was read
+	go feed(s, o.stdin)
+	res, err = taisandbox.Collect(ctx, s, nil, false, o.spec.MaxOutput)
+	if ctx.Err() != nil {
+		b.kill(ctx, sb, o.spec.ID)
+	}
+	return res, err
+}
+
+// feed writes r to a command's input. It may outlive the command by one read
+// of r, as [WithStdin] says.
+func feed(s taisandbox.Stream, r io.Reader) {
+	io.Copy(s, r)  //nolint:errcheck // a command that does not want its input is its own affair
+	s.CloseWrite() //nolint:errcheck // as above
+}
+
+// kill ends a command with its whole tree, also after ctx.
+func (b *Box) kill(ctx context.Context, sb taisandbox.Sandbox, execID string) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), killTimeout, errKillTimeout)
+	defer cancel()
+	err := sb.KillExec(ctx, b.id, execID, taisandbox.KillOptions{Signal: sigkill, Tree: true})
+	if err != nil && !errors.Is(err, ErrExecEnded) {
+		b.log().DebugContext(ctx, "exec not killed", slog.String("exec", execID), slog.Any("err", err))
+	}
+}
+
+// sigkill is the same on every system that boxes run on.
+const sigkill = 9
+
+// OpenExec starts a command and returns the attached stream; ctx bounds the
+// start only. A [OneShot] box is removed once the command has ended and the
+// stream was closed after all output was acknowledged, in which case Close
+// waits for that, or was hung up. A Close before that leaves the output for
+// another reader, for a minute after the command's end.
+func (b *Box) OpenExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbox.Stream, error) {
+	if spec.ID == "" {
+		spec.ID = taisandbox.NewID("e-")
+	}
+	first := b.claim(spec.ID)
+	s, err := b.openExec(ctx, spec)
+	if err != nil {
+		err = b.explain(ctx, err)
+		if first {
+			b.spent()
+		}
+		return nil, b.failed("exec in", err)
+	}
+	return b.track(s, spec.ID, true, false), nil
+}
+
+func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbox.Stream, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	sb, err := b.driver()
+	if err != nil {
+		return nil, err
+	}
+	b.touch()
+	return sb.ExecStream(ctx, b.id, spec)
+}
+
+// AttachExec opens another reader of a command, also of one that has ended. One
+// that holds counts for a [OneShot] box as the stream of OpenExec does.
+func (b *Box) AttachExec(ctx context.Context, execID string, opts taisandbox.AttachOptions) (taisandbox.Stream, error) {
+	sb, err := b.driver()
+	if err != nil {
+		return nil, b.failed("attach to", err)
+	}
+	s, err := sb.AttachExec(ctx, b.id, execID, opts)
+	if err != nil {
+		return nil, b.failed("attach to", b.explain(ctx, err))
+	}
+	return b.track(s, execID, opts.Hold, opts.NoFollow), nil
+}
+
+// Execs returns the commands that are kept, oldest first.
+func (b *Box) Execs(ctx context.Context) ([]taisandbox.ExecInfo, error) {
+	return ask(ctx, b, "list execs of", func(sb taisandbox.Sandbox) ([]taisandbox.ExecInfo, error) {
+		return sb.ListExecs(ctx, b.id)
+	})
+}
+
+// InspectExec returns the record of a command, or [ErrExecNotFound].
+func (b *Box) InspectExec(ctx context.Context, execID string) (taisandbox.ExecInfo, error) {
+	return ask(ctx, b, "inspect exec of", func(sb taisandbox.Sandbox) (taisandbox.ExecInfo, error) {
+		return sb.InspectExec(ctx, b.id, execID)
+	})
+}
+
+// WaitExec blocks until the command's record is final and returns it.
+func (b *Box) WaitExec(ctx context.Context, execID string) (taisandbox.ExecInfo, error) {
+	return ask(ctx, b, "wait for exec of", func(sb taisandbox.Sandbox) (taisandbox.ExecInfo, error) {
+		return sb.WaitExec(ctx, b.id, execID)
+	})
+}
+
+// KillExec sends a signal to a command. [ErrExecEnded] if nothing of it runs.
+func (b *Box) KillExec(ctx context.Context, execID string, opts taisandbox.KillOptions) error {
+	_, err := ask(ctx, b, "kill exec of", func(sb taisandbox.Sandbox) (struct{}, error) {
+		return struct{}{}, sb.KillExec(ctx, b.id, execID, opts)
+	})
+	return err
+}
+
+// Ports lists what listens in the box.
+func (b *Box) Ports(ctx context.Context) ([]taisandbox.Port, error) {
+	return ask(ctx, b, "list ports of", func(sb taisandbox.Sandbox) ([]taisandbox.Port, error) {
+		return sb.Ports(ctx, b.id)
+	})
+}
+
+// Stats measures the box.
+func (b *Box) Stats(ctx context.Context) (taisandbox.Stats, error) {
+	return ask(ctx, b, "measure", func(sb taisandbox.Sandbox) (taisandbox.Stats, error) {
+		return sb.Stats(ctx, b.id)
+	})
+}
+
+// ask asks the node something about a box.
+func ask[T any](ctx context.Context, b *Box, verb string, call func(taisandbox.Sandbox) (T, error)) (T, error) {
+	var answer T
+	sb, err := b.driver()
+	if err == nil {
+		answer, err = call(sb)
+		err = b.explain(ctx, err)
+	}
+	if err != nil {
+		return answer, b.failed(verb, err)
+	}
+	return answer, nil
+}

@@ -1,0 +1,92 @@
+package sandbox
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// The labels by which a manager finds its boxes again.
+const (
+	labelManagedBy   = "managed-by"
+	labelID          = "sandbox-id"
+	labelOwner       = "sandbox-owner"
+	labelNode        = "sandbox-node-id"
+	labelPolicy      = "sandbox-policy"
+	labelWorkspace   = "workspace-id"
+	labelInstance    = reservedPrefix + "instance"
+	labelAttempt     = reservedPrefix + "attempt" // names the one create that made the box
+	labelStopTimeout = reservedPrefix + "stop-timeout"
+	labelNoStart     = reservedPrefix + "no-start"
+	labelKey         = reservedPrefix + "idempotency" // "<key's hash>:<options' hash>"
+
+	reservedPrefix = "taibox-"
+	managedBy      = "taibox-sandbox"
+)
+
+func reserved(label string) bool {
+	switch label {
+	case labelManagedBy, labelID, labelOwner, labelNode, labelPolicy, labelWorkspace:
+		return true
+	}
+	return strings.HasPrefix(label, reservedPrefix)
+}
+
+// filter selects the boxes of an instance.
+func filter(instance string) taisandbox.Filter {
+	return taisandbox.Filter{Labels: map[string]string{labelManagedBy: managedBy, labelInstance: instance}}
+}
+
+// identity is what labels keep of a box.
+type identity struct {
+	id, owner, nodeID, attempt string
+	policy                     LifecyclePolicy
+	labels                     map[string]string // the caller's own
+	stopTimeout                time.Duration
+	noStart                    bool
+	key, body                  string // hashes; empty without an idempotency key
+}
+
+func (i *identity) encode(instance string) map[string]string {
+	l := maps.Clone(i.labels)
+	l[labelManagedBy] = managedBy
+	l[labelInstance] = instance
+	l[labelID] = i.id
+	l[labelOwner] = i.owner
+	l[labelNode] = i.nodeID
+	l[labelAttempt] = i.attempt
+	l[labelPolicy] = string(i.policy)
+	l[labelStopTimeout] = i.stopTimeout.String()
+	if i.noStart {
+		l[labelNoStart] = "true"
+	}
+	if i.key != "" {
+		l[labelKey] = i.key + ":" + i.body
+	}
+	return l
+}
+
+// decode reads an identity back. What an older or a newer version wrote
+// otherwise is taken with its default; the error names it.
+func decode(id, nodeID string, labels map[string]string) (identity, error) {
+	i := identity{
+		id: id, nodeID: nodeID, owner: labels[labelOwner], attempt: labels[labelAttempt],
+		policy: LifecyclePolicy(labels[labelPolicy]), noStart: labels[labelNoStart] == "true",
+		labels: maps.Clone(labels),
+	}
+	maps.DeleteFunc(i.labels, func(k, _ string) bool { return reserved(k) })
+	i.key, i.body, _ = strings.Cut(labels[labelKey], ":")
+
+	err := i.policy.Validate()
+	var derr error
+	if i.stopTimeout, derr = time.ParseDuration(labels[labelStopTimeout]); derr != nil {
+		i.stopTimeout = DefaultStopTimeout
+		if err == nil {
+			err = fmt.Errorf("label %s: %w", labelStopTimeout, derr)
+		}
+	}
+	return i, err
+}

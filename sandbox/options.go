@@ -1,0 +1,166 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// LifecyclePolicy says how a box comes to its end.
+type LifecyclePolicy string
+
+// The policies.
+const (
+	OneShot     LifecyclePolicy = "oneshot"     // removed after its first command
+	Session     LifecyclePolicy = "session"     // the default
+	LongRunning LifecyclePolicy = "longrunning" // for services
+	Persistent  LifecyclePolicy = "persistent"  // never cleaned up by itself
+)
+
+// Validate refuses policies that do not exist. The error wraps
+// [ErrInvalidSpec].
+func (p LifecyclePolicy) Validate() error {
+	switch p {
+	case OneShot, Session, LongRunning, Persistent:
+		return nil
+	}
+	return fmt.Errorf("%w: policy %.32q: possible are oneshot, session, longrunning and persistent", ErrInvalidSpec, p)
+}
+
+// CreateOptions says what a box is to be. Zero fields mean the default in the
+// comment.
+type CreateOptions struct {
+	ID     string // default a new one; see [taisandbox.ValidateID]
+	Owner  string
+	Labels map[string]string
+	NodeID string // required: a TaiID from the registry
+
+	Image      string            // required; a reference or the built-in "hostfs"
+	WorkDir    string            // default the image's, else /workspace
+	User       string            // user[:group]; default the image's, else root
+	Env        map[string]string // added to the image's
+	Hostname   string            // default the ID
+	ExtraHosts []string          // "name:address"
+	Entrypoint *[]string         // replaces the image's; a pointer to an empty slice means none
+	NoStart    bool              // the entrypoint is not run at start: the caller runs it [WithEntrypoint]
+
+	Isolation taisandbox.Isolation // default container
+	Network   taisandbox.Network   // default internet
+	Memory    int64                // bytes; 0 = unlimited
+	CPUs      float64              // 0 = unlimited
+	Pids      int64                // processes and threads; 0 = unlimited
+	OpenFiles uint64               // descriptors a process; 0 = the node's default
+	ReadOnly  bool                 // root file system read-only
+	Tmpfs     []string             // "path[:size=bytes]"
+	Devices   []string             // by CDI name
+
+	Policy      LifecyclePolicy // default Session
+	StopTimeout time.Duration   // between TERM and KILL; 0 = DefaultStopTimeout
+
+	// IdempotencyKey makes a repeated Create safe: within 24 hours the same
+	// owner's same key with the same options returns the same box, and with
+	// others is [ErrIdempotencyKey]. So it is after the box was removed, as
+	// long as the manager runs.
+	IdempotencyKey string
+}
+
+// clone returns a copy that shares nothing with the caller's.
+func (o *CreateOptions) clone() CreateOptions {
+	c := *o
+	c.Labels, c.Env = maps.Clone(o.Labels), maps.Clone(o.Env)
+	c.ExtraHosts, c.Tmpfs, c.Devices = slices.Clone(o.ExtraHosts), slices.Clone(o.Tmpfs), slices.Clone(o.Devices)
+	if o.Entrypoint != nil {
+		e := append([]string{}, *o.Entrypoint...)
+		c.Entrypoint = &e
+	}
+	return c
+}
+
+// ListOptions selects boxes. Empty fields do not filter.
+type ListOptions struct {
+	Owner  string
+	NodeID string
+	Labels map[string]string // all must match
+}
+
+// ExecOption is a setting of one command.
+type ExecOption func(*execOptions)
+
+type execOptions struct {
+	spec     taisandbox.ExecSpec
+	stdin    io.Reader
+	stdinSet bool
+}
+
+func newExecOptions(cmd []string, opts []ExecOption) *execOptions {
+	o := &execOptions{spec: taisandbox.ExecSpec{Args: slices.Clone(cmd), OnDisconnect: taisandbox.OnDisconnectKill}}
+	for _, opt := range opts {
+		opt(o)
+	}
+	return o
+}
+
+// WithWorkDir sets the command's directory; default the box's.
+func WithWorkDir(dir string) ExecOption { return func(o *execOptions) { o.spec.WorkDir = dir } }
+
+// WithEnv adds to the box's environment.
+func WithEnv(env map[string]string) ExecOption {
+	env = maps.Clone(env)
+	return func(o *execOptions) { o.spec.Env = env }
+}
+
+// WithTimeout ends the command, with its whole tree, after so long; 0 = never.
+func WithTimeout(timeout time.Duration) ExecOption {
+	return func(o *execOptions) { o.spec.Timeout = timeout }
+}
+
+// WithUser runs the command as user[:group]; default the box's.
+func WithUser(user string) ExecOption { return func(o *execOptions) { o.spec.User = user } }
+
+// WithTTY gives the command a terminal of that size: all output is on Stdout.
+func WithTTY(size taisandbox.Size) ExecOption {
+	return func(o *execOptions) { o.spec.TTY, o.spec.Size = true, size }
+}
+
+// WithStdin feeds the command from r until its end; nil means an empty input.
+// Without this option Exec's input is empty, and Stream's is its Stdin. A read
+// of r that blocks does not hold back the end of the command; what it returns
+// after that is dropped.
+func WithStdin(r io.Reader) ExecOption {
+	return func(o *execOptions) { o.stdin, o.stdinSet = r, true }
+}
+
+// WithExecID names the exec; default a new ID.
+func WithExecID(id string) ExecOption { return func(o *execOptions) { o.spec.ID = id } }
+
+// WithKillGrace sets the time between TERM and KILL when the command runs out
+// of time; default [taisandbox.DefaultKillGrace].
+func WithKillGrace(d time.Duration) ExecOption {
+	return func(o *execOptions) { o.spec.KillGrace = d }
+}
+
+// WithOnDisconnect says what becomes of a streamed command when its context
+// ends, or this program does; default kill.
+func WithOnDisconnect(v taisandbox.OnDisconnect) ExecOption {
+	return func(o *execOptions) { o.spec.OnDisconnect = v }
+}
+
+// WithLease sets how long the command survives the loss of this program when
+// it is to be killed then; default [taisandbox.DefaultLease].
+func WithLease(d time.Duration) ExecOption { return func(o *execOptions) { o.spec.Lease = d } }
+
+// WithMaxOutput bounds the bytes that Exec collects over both outputs; default
+// [taisandbox.DefaultMaxOutput]. The command runs to its end all the same.
+func WithMaxOutput(n int64) ExecOption { return func(o *execOptions) { o.spec.MaxOutput = n } }
+
+// WithMaxLog bounds the bytes of output that the node keeps; default
+// [taisandbox.DefaultMaxLog].
+func WithMaxLog(n int64) ExecOption { return func(o *execOptions) { o.spec.MaxLog = n } }
+
+// WithEntrypoint puts the box's entrypoint before the command; with an empty
+// command the image's own follows it.
+func WithEntrypoint() ExecOption { return func(o *execOptions) { o.spec.Entrypoint = true } }

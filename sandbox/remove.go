@@ -1,0 +1,112 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// remove removes a box, joining a removal under way and ending a create.
+func (m *Manager) remove(ctx context.Context, b *Box, why string) error {
+	for waited := false; ; waited = true {
+		m.mu.Lock()
+		var f *flight
+		switch {
+		case b.gone && waited:
+			m.mu.Unlock()
+			return nil
+		case b.gone:
+			m.mu.Unlock()
+			return ErrNotFound
+		case m.closed:
+			m.mu.Unlock()
+			return ErrClosed
+		case b.making != nil:
+			f = b.making
+			b.giveUp(fmt.Errorf("%w: somebody removed it while it was created", ErrRemoving))
+		default:
+			f = m.startRemovalLocked(b, why)
+		}
+		making := b.making == f
+		m.mu.Unlock()
+
+		if err := f.wait(ctx); !making || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// startRemovalLocked starts the removal of a box, or returns the one under
+// way. It goes on when its callers have left.
+func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
+	if b.removal != nil {
+		return b.removal
+	}
+	f := newFlight()
+	if m.closed {
+		f.err = ErrClosed
+		close(f.done)
+		return f
+	}
+	b.removal = f
+	b.once.disarm()
+	m.tellLocked(b, taisandbox.StateRemoving, why)
+	m.wg.Go(func() {
+		ctx, cancel := context.WithTimeoutCause(m.life, removeTimeout, errRemoveTimeout)
+		defer cancel()
+		err := cause(ctx, m.removeFromNode(ctx, b))
+
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		defer close(f.done)
+		if err == nil {
+			m.dropLocked(b, why)
+			return
+		}
+		b.log().WarnContext(ctx, "box not removed yet", slog.Any("err", err))
+		b.removal, b.doomed, f.err = nil, true, err
+	})
+	return f
+}
+
+// removeFromNode deletes what the node has of a box. That it has nothing is
+// what was wanted.
+func (m *Manager) removeFromNode(ctx context.Context, b *Box) error {
+	n, err := m.node(b.nodeID)
+	if err != nil {
+		return err
+	}
+	sb := n.Client.Sandbox()
+	m.mu.Lock()
+	unsure := b.lost || b.doomed
+	m.mu.Unlock()
+	if unsure {
+		// The ID may have come to another box since.
+		return m.undo(ctx, b, sb)
+	}
+	if err := sb.Remove(ctx, b.id); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// dropLocked takes a box out.
+func (m *Manager) dropLocked(b *Box, why string) {
+	if b.gone {
+		return
+	}
+	b.gone = true
+	b.once.disarm()
+	delete(m.boxes, b.id)
+	if m.owners[b.owner]--; m.owners[b.owner] == 0 {
+		delete(m.owners, b.owner)
+	}
+	if m.listing > 0 {
+		m.dropped[b.attempt] = true
+	}
+	m.publishLocked(b, Event{Type: EventRemoved, State: taisandbox.StateRemoving, Reason: why})
+	b.log().InfoContext(m.life, "box removed", slog.String("reason", why))
+}

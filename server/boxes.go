@@ -1,0 +1,329 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/sandbox"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// maxPage bounds a page of a list, and is the size of one that was not given.
+const maxPage = 1000
+
+func (s *Server) boxRoutes() {
+	handle(s, http.MethodPost, "/v1/sandboxes", "Create a box and start it", s.createBox)
+	handle(s, http.MethodGet, "/v1/sandboxes", "Boxes, oldest first", s.listBoxes)
+	handle(s, http.MethodGet, "/v1/sandboxes/{id}", "One box", s.getBox)
+	handle(s, http.MethodDelete, "/v1/sandboxes/{id}", "Remove a box, whatever its state", s.removeBox)
+	handle(s, http.MethodPost, "/v1/sandboxes/{id}/start", "Start a stopped box", s.startBox)
+	handle(s, http.MethodPost, "/v1/sandboxes/{id}/stop", "Stop a box; its files stay", s.stopBox)
+	handle(s, http.MethodGet, "/v1/sandboxes/{id}/wait", "Wait until a box does not run", s.waitBox)
+	handle(s, http.MethodGet, "/v1/sandboxes/{id}/ports", "What listens in a box", s.ports)
+	handle(s, http.MethodGet, "/v1/sandboxes/{id}/stats", "Measure a running box", s.stats)
+}
+
+// boxPath is the input of a route about one box.
+type boxPath struct {
+	ID string `path:"id"`
+}
+
+type createBoxInput struct {
+	Key  string `header:"Idempotency-Key" doc:"The same key with the same body is the same box"`
+	Body rest.CreateBox
+}
+
+func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[rest.Box], error) {
+	opts, err := s.createOptions(in)
+	if denied := s.allow(ctx, VerbCreate, Object{Kind: KindBox, ID: opts.ID, Owner: opts.Owner, Node: opts.NodeID}); denied != nil {
+		return nil, denied
+	}
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.cfg.Manager.Create(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	info := b.Snapshot()
+	return &output[rest.Box]{Status: http.StatusCreated, Body: boxOf(&info)}, nil
+}
+
+// createOptions fills in the server's defaults.
+func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error) {
+	r, d := &in.Body, &s.cfg.Defaults
+	o := sandbox.CreateOptions{
+		ID: r.ID, Owner: r.Owner, Labels: r.Labels, NodeID: r.NodeID, Policy: sandbox.LifecyclePolicy(r.Policy),
+		Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.Env, Entrypoint: r.Entrypoint, NoStart: r.NoStart,
+		Hostname: r.Hostname, ExtraHosts: r.ExtraHosts,
+		Isolation: taisandbox.Isolation(r.Isolation), Network: taisandbox.Network(r.Network),
+		Memory: d.Memory, CPUs: d.CPUs, Pids: r.Pids, OpenFiles: r.OpenFiles, ReadOnly: r.ReadOnly, Tmpfs: r.Tmpfs, Devices: r.Devices,
+		IdempotencyKey: in.Key,
+	}
+	if o.NodeID == "" {
+		o.NodeID = d.Node
+	}
+	if o.Image == "" {
+		o.Image = d.Image
+	}
+	if r.MemoryBytes != nil {
+		o.Memory = *r.MemoryBytes
+	}
+	if r.CPUs != nil {
+		o.CPUs = *r.CPUs
+	}
+	var err error
+	o.StopTimeout, err = duration("stop_timeout_ms", r.StopTimeoutMs)
+	return o, err
+}
+
+type listBoxesInput struct {
+	Owner     string   `query:"owner"`
+	Node      string   `query:"node"`
+	Label     []string `query:"label,explode" doc:"key=value; all must match"`
+	Status    string   `query:"status"`
+	Limit     int      `query:"limit" doc:"Boxes on a page; default and most 1000"`
+	NextToken string   `query:"next_token"`
+}
+
+func (s *Server) listBoxes(ctx context.Context, in *listBoxesInput) (*output[rest.BoxList], error) {
+	if err := s.allow(ctx, VerbList, Object{Kind: KindBox, Owner: in.Owner, Node: in.Node}); err != nil {
+		return nil, err
+	}
+	if in.Limit < 0 || in.Limit > maxPage {
+		return nil, fmt.Errorf("%w: limit of %d: from 1 to %d are possible", rest.ErrRequest, in.Limit, maxPage)
+	}
+	after, err := parseCursor(in.NextToken)
+	if err != nil {
+		return nil, err
+	}
+	labels, err := parseLabels(in.Label)
+	if err != nil {
+		return nil, err
+	}
+	boxes, err := s.cfg.Manager.List(ctx, sandbox.ListOptions{Owner: in.Owner, NodeID: in.Node, Labels: labels})
+	if err != nil {
+		return nil, err
+	}
+	page := rest.BoxList{Items: []rest.Box{}}
+	limit := in.Limit
+	if limit == 0 {
+		limit = maxPage
+	}
+	for _, b := range boxes {
+		info := b.Snapshot()
+		at := cursor{info.CreatedAt.UnixNano(), info.ID}
+		if !at.after(after) || in.Status != "" && info.Status != in.Status {
+			continue
+		}
+		if s.allow(ctx, VerbGet, Object{Kind: KindBox, ID: info.ID, Owner: info.Owner, Node: info.NodeID}) != nil {
+			continue
+		}
+		if len(page.Items) == limit {
+			last := page.Items[limit-1]
+			page.NextToken = cursor{last.CreatedAt.UnixNano(), last.ID}.String()
+			break
+		}
+		page.Items = append(page.Items, boxOf(&info))
+	}
+	return ok(page), nil
+}
+
+func parseLabels(pairs []string) (map[string]string, error) {
+	labels := map[string]string{}
+	for _, p := range pairs {
+		k, v, found := strings.Cut(p, "=")
+		if !found || k == "" {
+			return nil, fmt.Errorf("%w: label %.64q: key=value is expected", rest.ErrRequest, p)
+		}
+		labels[k] = v
+	}
+	return labels, nil
+}
+
+// cursor is a place in the list of boxes, which is in order of creation.
+type cursor struct {
+	nanos int64
+	id    string
+}
+
+func (c cursor) after(o cursor) bool {
+	return o.id == "" || c.nanos > o.nanos || c.nanos == o.nanos && c.id > o.id
+}
+
+func (c cursor) String() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(c.nanos, 36) + "." + c.id))
+}
+
+func parseCursor(token string) (cursor, error) {
+	if token == "" {
+		return cursor{}, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	nanos, id, found := strings.Cut(string(raw), ".")
+	n, nerr := strconv.ParseInt(nanos, 36, 64)
+	if err != nil || nerr != nil || !found || taisandbox.ValidateID(id) != nil {
+		return cursor{}, fmt.Errorf("%w: next_token is not one that a list returned", rest.ErrRequest)
+	}
+	return cursor{n, id}, nil
+}
+
+func (s *Server) getBox(ctx context.Context, in *boxPath) (*output[rest.Box], error) {
+	b, err := s.box(ctx, VerbGet, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return boxAnswer(ctx, b)
+}
+
+func boxAnswer(ctx context.Context, b *sandbox.Box) (*output[rest.Box], error) {
+	info, err := b.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ok(boxOf(info)), nil
+}
+
+func (s *Server) removeBox(ctx context.Context, in *boxPath) (*nothing, error) {
+	b, err := s.box(ctx, VerbRemove, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return nil, b.Remove(ctx)
+}
+
+func (s *Server) startBox(ctx context.Context, in *boxPath) (*output[rest.Box], error) {
+	b, err := s.box(ctx, VerbStart, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Start(ctx); err != nil {
+		return nil, err
+	}
+	return boxAnswer(ctx, b)
+}
+
+type stopBoxInput struct {
+	ID   string `path:"id"`
+	Body *rest.StopBox
+}
+
+func (s *Server) stopBox(ctx context.Context, in *stopBoxInput) (*output[rest.Box], error) {
+	b, err := s.box(ctx, VerbStop, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if in.Body == nil || in.Body.GraceMs == nil {
+		err = b.Stop(ctx)
+	} else {
+		var grace time.Duration
+		if grace, err = duration("grace_ms", *in.Body.GraceMs); err == nil {
+			err = b.StopWithin(ctx, grace)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return boxAnswer(ctx, b)
+}
+
+// busyStates are those in which a box runs, or is about to.
+var busyStates = []string{
+	string(taisandbox.StateCreating), string(taisandbox.StateRunning), string(taisandbox.StateStopping), string(taisandbox.StateRemoving),
+}
+
+// waitBox answers with the box as it was when it ended; one that was removed
+// meanwhile is told by its status.
+func (s *Server) waitBox(ctx context.Context, in *boxPath) (*output[rest.Box], error) {
+	b, err := s.box(ctx, VerbGet, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.patient(ctx)
+	defer cancel()
+	events, err := s.cfg.Manager.Events(ctx) // before the first look, so that nothing is missed
+	if err != nil {
+		return nil, err
+	}
+	for {
+		info, err := b.Info(ctx)
+		switch {
+		case errors.Is(err, sandbox.ErrNotFound):
+			last := b.Snapshot()
+			last.Status = statusRemoved
+			return ok(boxOf(&last)), nil
+		case err != nil:
+			return nil, err
+		case !slices.Contains(busyStates, info.Status):
+			return ok(boxOf(info)), nil
+		}
+		if err := awaitEvent(ctx, events, in.ID); err != nil {
+			return nil, fmt.Errorf("wait for box %s: %w", in.ID, err)
+		}
+	}
+}
+
+// statusRemoved is the status of a box that is gone.
+const statusRemoved = "removed"
+
+// awaitEvent waits for something that may concern the box.
+func awaitEvent(ctx context.Context, events <-chan sandbox.Event, id string) error {
+	for {
+		select {
+		case e, open := <-events:
+			switch {
+			case !open && ctx.Err() != nil:
+				return context.Cause(ctx)
+			case !open:
+				return rest.ErrStopping
+			case e.Type == sandbox.EventGap, e.Box == id && e.Type != sandbox.EventExec:
+				return nil
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// patient returns a context for a request that waits: it ends as soon as the
+// server begins to stop, while those that work may finish.
+func (s *Server) patient(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })
+	return ctx, func() {
+		unhook()
+		cancel(nil)
+	}
+}
+
+func (s *Server) ports(ctx context.Context, in *boxPath) (*output[rest.PortList], error) {
+	b, err := s.box(ctx, VerbGet, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := b.Ports(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ok(portsOf(ports)), nil
+}
+
+func (s *Server) stats(ctx context.Context, in *boxPath) (*output[rest.Stats], error) {
+	b, err := s.box(ctx, VerbGet, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	stats, err := b.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ok(statsOf(&stats)), nil
+}

@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/errmap"
+	"github.com/taibox/taibox/internal/reason"
+)
+
+// retryAfter is what a 429 and a 503 advise, in seconds.
+const retryAfter = "1"
+
+// errorBody is an answer that is not a success. To huma it is an error with
+// status and headers.
+type errorBody struct {
+	Body   rest.Error `json:"error"`
+	status int
+}
+
+func (e *errorBody) Error() string  { return e.Body.Message }
+func (e *errorBody) GetStatus() int { return e.status }
+func (e *errorBody) GetHeaders() http.Header {
+	if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
+		return http.Header{"Retry-After": {retryAfter}}
+	}
+	return nil
+}
+
+// fail makes the answer of a handler's error, and logs what is for us. It is
+// the one place where that happens.
+func (s *Server) fail(ctx context.Context, err error) *errorBody {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(cause, rest.ErrStopping) {
+		err = fmt.Errorf("%w: %w", rest.ErrStopping, err)
+	}
+	e := newErrorBody(ctx, err)
+	if e.status >= http.StatusInternalServerError && !e.Body.Retryable {
+		s.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", e.Body.RequestID), slog.Any("err", err))
+	}
+	return e
+}
+
+func newErrorBody(ctx context.Context, err error) *errorBody {
+	id, _ := ctx.Value(requestIDKey).(string)
+	e := &errorBody{status: statusOf(err), Body: rest.Error{
+		Code: reason.Of(err), Message: err.Error(), Details: map[string]any{}, Hint: reason.Hint(err),
+		Retryable: errmap.Temporary(err), RequestID: id,
+	}}
+	var d *detailed
+	if errors.As(err, &d) {
+		e.Body.Details = d.details
+	}
+	if e.Body.Code == "" {
+		e.Body.Code = codeOf(e.status)
+	}
+	if e.status == http.StatusInternalServerError {
+		e.Body.Message, e.Body.Details = publicText(err), map[string]any{}
+	}
+	return e
+}
+
+// publicText is what a caller is told of a 500: the declared text of its
+// reason, which holds nothing of ours, else nothing.
+func publicText(err error) string {
+	var r *reason.Error
+	if errors.As(err, &r) {
+		return r.Msg
+	}
+	return rest.ErrInternal.Msg
+}
+
+// statusOf is [errmap.HTTPStatus], but for what only HTTP knows.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, rest.ErrMethod):
+		return http.StatusMethodNotAllowed
+	case errors.Is(err, rest.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, rest.ErrMediaType):
+		return http.StatusUnsupportedMediaType
+	}
+	return errmap.HTTPStatus(err)
+}
+
+// codeOf names a failure that has a class and no reason.
+func codeOf(status int) string {
+	switch status {
+	case http.StatusInternalServerError:
+		return rest.ErrInternal.Reason
+	case errmap.StatusClientClosed:
+		return "CANCELED"
+	}
+	return strings.ReplaceAll(strings.ToUpper(http.StatusText(status)), " ", "_")
+}
+
+// detailed carries facts for the details of an answer.
+type detailed struct {
+	err     error
+	details map[string]any
+}
+
+func (d *detailed) Error() string { return d.err.Error() }
+func (d *detailed) Unwrap() error { return d.err }
+
+// write sends e.
+func (e *errorBody) write(w http.ResponseWriter) {
+	for k, v := range e.GetHeaders() {
+		w.Header()[k] = v
+	}
+	writeJSON(w, e.status, e)
+}
+
+// problem is one thing wrong with a request.
+type problem struct {
+	Location string `json:"location"`
+	Message  string `json:"message"`
+}
+
+// useOurErrors makes huma answer what it finds wrong with a request in our
+// form. Its hooks are variables of the package.
+var useOurErrors = sync.OnceFunc(func() {
+	huma.ValidateStrictCasing = true
+	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		return newErrorBody(context.Background(), requestError(status, msg, errs))
+	}
+	huma.NewErrorWithContext = func(ctx huma.Context, status int, msg string, errs ...error) huma.StatusError {
+		return newErrorBody(ctx.Context(), requestError(status, msg, errs))
+	}
+})
+
+// requestError is the error for what huma says of a request.
+func requestError(status int, msg string, errs []error) error {
+	var tooLarge *http.MaxBytesError
+	problems := []problem{}
+	texts := []string{}
+	for _, err := range errs {
+		if errors.As(err, &tooLarge) {
+			return fmt.Errorf("%w: at most %d bytes are possible here", rest.ErrTooLarge, tooLarge.Limit)
+		}
+		p := problem{Message: err.Error()}
+		if d, ok := err.(huma.ErrorDetailer); ok { //nolint:errorlint // huma hands out its own type bare
+			p = problem{Location: d.ErrorDetail().Location, Message: d.ErrorDetail().Message}
+		}
+		problems = append(problems, p)
+		texts = append(texts, strings.TrimPrefix(p.Location+": "+p.Message, ": "))
+	}
+	if len(texts) == 0 {
+		texts = append(texts, msg)
+	}
+	class := rest.ErrRequest
+	switch {
+	case status == http.StatusUnsupportedMediaType:
+		class = rest.ErrMediaType
+	case status == http.StatusInternalServerError && len(errs) == 0:
+		class = rest.ErrInternal
+	}
+	const most = 8 // of the problems in the text; the details have all
+	if len(texts) > most {
+		texts = append(texts[:most], fmt.Sprintf("and %d more", len(texts)-most))
+	}
+	return &detailed{fmt.Errorf("%w: %s", class, strings.Join(texts, "; ")), map[string]any{"problems": problems}}
+}

@@ -1,0 +1,275 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+func ending(e *env) {
+	e.cases([]testCase{
+		{"C01-child-holds-output", childHoldsOutput},
+		{"C02-all-of-the-leaders-output", leadersOutput},
+		{"C05-timeout", timeouts},
+		{"D01-D02-timeout-ends-the-tree", timeoutEndsTree},
+		{"D02-kill-tree", killTree},
+		{"D02-stop-ends-the-tree", stopEndsTree},
+		{"D04-hangup", hangup},
+		{"D04-lease", lease},
+		{"D05-no-limit-nobody-set", noDefaultLimit},
+		{"F01-F02-no-zombies", noZombies},
+		{"kill", kill},
+	})
+}
+
+func childHoldsOutput(e *env) {
+	id := e.started()
+	for _, session := range []bool{false, true, false} {
+		began := time.Now()
+		res := e.run(id, e.commands.Spawn(0, time.Hour, session))
+		if took := time.Since(began); took > 5*time.Second {
+			e.Errorf("it returned after %v", took)
+		}
+		e.wantEnd(res.ExecInfo, sandbox.ReasonExit, 0)
+		if string(res.Stdout) != "ok\n" {
+			e.Errorf("it printed %q", res.Stdout)
+		}
+		if !res.OutputIncomplete {
+			e.Error("nothing says that a child still held the output")
+		}
+		if !e.has(sandbox.FeatureExecCgroup) {
+			continue
+		}
+		if res.Leftover != 1 {
+			e.Errorf("%d processes are left over", res.Leftover)
+		}
+		e.ok(e.d.KillExec(e.ctx, id, res.ID, sandbox.KillOptions{Signal: 9, Tree: true}))
+		e.eventually("nothing is left over", func() bool {
+			x, err := e.d.InspectExec(e.ctx, id, res.ID)
+			return err == nil && x.Leftover == 0
+		})
+		e.wantErr(e.d.KillExec(e.ctx, id, res.ID, sandbox.KillOptions{Signal: 9, Tree: true}), sandbox.ErrExecEnded)
+		x, err := e.d.InspectExec(e.ctx, id, res.ID)
+		e.ok(err)
+		e.wantEnd(x, sandbox.ReasonExit, 0) // written once
+	}
+}
+
+func leadersOutput(e *env) {
+	const n = 500_000
+	id := e.started()
+	res := e.run(id, e.commands.Spawn(n, time.Hour, false))
+	if string(res.Stdout) != numbers(n)+"ok\n" {
+		e.Errorf("%d bytes came", len(res.Stdout))
+	}
+}
+
+func timeouts(e *env) {
+	id := e.started()
+	after := func(d time.Duration) func(*sandbox.ExecSpec) {
+		return func(s *sandbox.ExecSpec) { s.Timeout, s.KillGrace = d, 300*time.Millisecond }
+	}
+	began := time.Now()
+	res := e.run(id, e.commands.Sleep(time.Hour), after(500*time.Millisecond))
+	e.wantEnd(res.ExecInfo, sandbox.ReasonTimeout, 143)
+	if took := time.Since(began); took < 500*time.Millisecond || took > 5*time.Second {
+		e.Errorf("the answer came after %v", took)
+	}
+	// The leader ended in time: what its child does is no matter of the timeout.
+	res = e.run(id, e.commands.Spawn(0, time.Hour, false), after(2*time.Second))
+	e.wantEnd(res.ExecInfo, sandbox.ReasonExit, 0)
+	// Deaf ones are killed after the grace.
+	began = time.Now()
+	res = e.run(id, e.commands.Trap(), after(500*time.Millisecond))
+	e.wantEnd(res.ExecInfo, sandbox.ReasonTimeout, 137)
+	if took := time.Since(began); took < 800*time.Millisecond {
+		e.Errorf("it was killed after %v", took)
+	}
+	// Timed out never goes with 0, whatever the command says.
+	for _, n := range []int{0, 9} {
+		res = e.run(id, e.commands.TrapExit(n), after(500*time.Millisecond))
+		e.checkRecord(res.ExecInfo)
+		if res.Reason != sandbox.ReasonTimeout || code(res.ExecInfo) == 0 {
+			e.Errorf("a command that answers its timeout with %d ended by %s with %d", n, res.Reason, code(res.ExecInfo))
+		}
+	}
+	// Without a grace of its own a command has the default one to end by itself.
+	res = e.run(id, e.commands.TrapExit(9), func(s *sandbox.ExecSpec) { s.Timeout = 500 * time.Millisecond })
+	if res.Signal != "" {
+		e.Errorf("it had no time to end by itself: %s", res.Signal)
+	}
+	// One that ends before is left alone.
+	e.wantEnd(e.run(id, e.commands.Exit(4), after(time.Hour)).ExecInfo, sandbox.ReasonExit, 4)
+}
+
+// still checks that nobody writes to a file any more.
+func (e *env) still(id, file string) {
+	e.Helper()
+	size := func() int { return len(e.run(id, e.commands.Cat(file)).Stdout) }
+	before := size()
+	time.Sleep(300 * time.Millisecond)
+	if after := size(); after != before || before == 0 {
+		e.Errorf("%s grew from %d to %d bytes", file, before, after)
+	}
+}
+
+func timeoutEndsTree(e *env) {
+	e.need(sandbox.FeatureExecCgroup)
+	id := e.started()
+	res := e.run(id, e.commands.BusyTree("/tmp/grows"), func(s *sandbox.ExecSpec) {
+		s.Timeout, s.KillGrace = time.Second, 300*time.Millisecond
+	})
+	if res.Reason != sandbox.ReasonTimeout || code(res.ExecInfo) == 0 || res.Leftover != 0 {
+		e.Errorf("it ended by %s with %d, %d are left over", res.Reason, code(res.ExecInfo), res.Leftover)
+	}
+	e.still(id, "/tmp/grows")
+}
+
+// busyTree starts a tree and waits until it does what it does.
+func (e *env) busyTree(id string) sandbox.Stream {
+	e.Helper()
+	s := e.stream(id, e.commands.BusyTree("/tmp/grows"))
+	e.waitFor(s, "ready")
+	e.eventually("the tree is busy", func() bool { return len(e.run(id, e.commands.Cat("/tmp/grows")).Stdout) > 10 })
+	return s
+}
+
+func killTree(e *env) {
+	e.need(sandbox.FeatureExecCgroup)
+	id := e.started()
+	s := e.busyTree(id)
+	e.ok(e.d.KillExec(e.ctx, id, s.ID(), sandbox.KillOptions{Signal: 9, Tree: true}))
+	e.wantEnd(e.wait(id, s.ID()), sandbox.ReasonKilled, 137)
+	e.eventually("nothing is left over", func() bool {
+		x, err := e.d.InspectExec(e.ctx, id, s.ID())
+		return err == nil && x.Leftover == 0
+	})
+	e.still(id, "/tmp/grows")
+}
+
+func stopEndsTree(e *env) {
+	id := e.started()
+	s := e.busyTree(id)
+	e.ok(e.d.Stop(e.ctx, id, 100*time.Millisecond))
+	if x := e.wait(id, s.ID()); x.Reason != sandbox.ReasonStop || x.Leftover != 0 {
+		e.Errorf("it ended by %s, %d are left over", x.Reason, x.Leftover)
+	}
+	e.ok(e.d.Start(e.ctx, id))
+	e.still(id, "/tmp/grows")
+}
+
+func killOnDisconnect(s *sandbox.ExecSpec) { s.OnDisconnect = sandbox.OnDisconnectKill }
+
+func hangup(e *env) {
+	id := e.box()
+	s := e.stream(id, e.commands.Sleep(time.Hour), killOnDisconnect)
+	e.ok(s.Hangup())
+	e.ok(s.Hangup())
+	e.ok(s.Close())
+	e.soon("the end of one whose client is gone", func() {
+		e.wantEnd(e.wait(id, s.ID()), sandbox.ReasonKilled, 143)
+	})
+	if _, err := s.Recv(); err == nil || isEOF(err) {
+		e.Errorf("a stream that was hung up gives %v", err)
+	}
+
+	deaf := e.stream(id, e.commands.Trap(), killOnDisconnect, func(s *sandbox.ExecSpec) { s.KillGrace = 200 * time.Millisecond })
+	e.waitFor(deaf, "ready")
+	e.ok(deaf.Hangup())
+	e.wantEnd(e.wait(id, deaf.ID()), sandbox.ReasonKilled, 137)
+
+	kept := e.stream(id, e.commands.TrapExit(6))
+	e.waitFor(kept, "ready")
+	e.ok(kept.Hangup())
+	time.Sleep(200 * time.Millisecond)
+	x, err := e.d.InspectExec(e.ctx, id, kept.ID())
+	e.ok(err)
+	if x.State != sandbox.ExecRunning {
+		e.Errorf("one that is to be kept is %s, by %s", x.State, x.Reason)
+	}
+	again, err := e.d.AttachExec(e.ctx, id, kept.ID(), sandbox.AttachOptions{Hold: true})
+	e.ok(err)
+	defer again.Close() //nolint:errcheck // only read
+	e.waitFor(again, "ready")
+	e.ok(e.d.KillExec(e.ctx, id, kept.ID(), sandbox.KillOptions{Group: true}))
+	if x := e.wait(id, kept.ID()); code(x) != 6 {
+		e.Errorf("it ended with %d", code(x))
+	}
+
+	// A viewer's going away is nobody's end.
+	s = e.stream(id, e.commands.Sleep(time.Hour), killOnDisconnect)
+	v, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{})
+	e.ok(err)
+	e.ok(v.Hangup())
+	time.Sleep(200 * time.Millisecond)
+	if x, err := e.d.InspectExec(e.ctx, id, s.ID()); err != nil || x.Done() {
+		e.Errorf("a viewer hung up, and the exec is %s, %v", x.State, err)
+	}
+}
+
+// lease: a lost link is no lost client, for a while.
+func lease(e *env) {
+	id := e.box()
+	short := func(s *sandbox.ExecSpec) { s.Lease = 700 * time.Millisecond }
+	lost := e.stream(id, e.commands.Sleep(time.Hour), killOnDisconnect, short)
+	resumed := e.stream(id, e.commands.Sleep(time.Hour), killOnDisconnect, short)
+	began := time.Now()
+	e.ok(lost.Close())
+	e.ok(resumed.Close())
+	back, err := e.d.AttachExec(e.ctx, id, resumed.ID(), sandbox.AttachOptions{Hold: true})
+	e.ok(err)
+	e.wantEnd(e.wait(id, lost.ID()), sandbox.ReasonKilled, 143)
+	if took := time.Since(began); took < 600*time.Millisecond {
+		e.Errorf("with a lease of 700ms it was killed after %v", took)
+	}
+	time.Sleep(300 * time.Millisecond)
+	if x, err := e.d.InspectExec(e.ctx, id, resumed.ID()); err != nil || x.Done() {
+		e.Errorf("one whose client came back is %s, by %s, %v", x.State, x.Reason, err)
+	}
+	e.ok(back.Hangup())
+	e.wantEnd(e.wait(id, resumed.ID()), sandbox.ReasonKilled, 143)
+}
+
+// noDefaultLimit can only look at the record: that a command without a timeout
+// runs for days is the fake's test, on a clock of its own.
+func noDefaultLimit(e *env) {
+	id := e.box()
+	s := e.stream(id, e.commands.Sleep(time.Hour))
+	e.ok(s.Close())
+	ctx, cancel := context.WithTimeoutCause(e.ctx, 3*time.Second, errors.New("it runs"))
+	defer cancel()
+	if x, err := e.d.WaitExec(ctx, id, s.ID()); err == nil {
+		e.Errorf("one without a timeout ended by %s", x.Reason)
+	}
+}
+
+func noZombies(e *env) {
+	e.need(sandbox.FeatureStats)
+	id := e.started()
+	pids := func() int64 {
+		s, err := e.d.Stats(e.ctx, id)
+		e.ok(err)
+		return s.Pids
+	}
+	before := pids()
+	for range 40 {
+		e.run(id, e.commands.Spawn(0, 50*time.Millisecond, true))
+	}
+	// Threads of our own may come and go; forty zombies may not stay.
+	e.eventually("all children are reaped", func() bool { return pids() < before+10 })
+}
+
+func kill(e *env) {
+	id := e.box()
+	s := e.stream(id, e.commands.Sleep(time.Hour))
+	e.wantErr(e.d.KillExec(e.ctx, id, s.ID(), sandbox.KillOptions{Signal: -1}), sandbox.ErrInvalidSpec)
+	e.wantErr(e.d.KillExec(e.ctx, id, s.ID(), sandbox.KillOptions{Signal: 1000}), sandbox.ErrInvalidSpec)
+	e.ok(e.d.KillExec(e.ctx, id, s.ID(), sandbox.KillOptions{Signal: 9}))
+	x := e.wait(id, s.ID())
+	e.wantEnd(x, sandbox.ReasonKilled, 137)
+	if x.Signal != "SIGKILL" {
+		e.Errorf("the signal is %q", x.Signal)
+	}
+}

@@ -1,0 +1,2 @@
+// Package conformance holds every driver to the contract of tai/sandbox.
+package conformance

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package conformance
+
+func ociDrivers() []driver { return nil }
