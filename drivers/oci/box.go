@@ -23,6 +23,7 @@ type box struct {
 	rec     record
 	live    *liveBox                // nil unless running
 	execs   map[string]*execFile    // by ID; the entrypoint's too
+	kills   int64                   // OOM kills of this run that befell execs
 	removal chan struct{}           // closed when the removal under way ends; nil without one
 	remErr  error                   // its outcome
 	abort   context.CancelCauseFunc // ends the start under way; nil without one

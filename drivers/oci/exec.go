@@ -112,7 +112,9 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 	}
 	if cg != nil {
 		defer cg.closeFiles()
+		b.mu.Lock()
 		e.cgroup = cg.dir
+		b.mu.Unlock()
 		files.Cgroup, files.CgroupKill, files.CgroupEvents = cg.self, cg.kill, cg.events
 	}
 	return live.bridge.StartExec(ctx, spec, files)
@@ -365,6 +367,10 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 	}
 	b.d.events.publish(sandbox.Event{Type: sandbox.EventExec, Box: b.id, Labels: labels, Exec: &info})
 	if info.OOMKills > 0 {
+		kills := b.d.cgroups.oomKills(b.id)
+		b.mu.Lock()
+		b.kills = kills
+		b.mu.Unlock()
 		b.d.events.publish(sandbox.Event{Type: sandbox.EventOOM, Box: b.id, Labels: labels, Exec: &info})
 	}
 	if info.Done() {

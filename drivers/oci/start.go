@@ -286,7 +286,7 @@ func (b *box) follow(live *liveBox) {
 	ctx, letGo := context.WithCancelCause(d.ctx)
 	live.letGo = letGo
 	b.mu.Lock()
-	b.live = live
+	b.live, b.kills = live, 0
 	b.mu.Unlock()
 	live.jobs.Go(func() { b.watchExecs(ctx, live) })
 	d.wg.Go(func() {
@@ -305,13 +305,13 @@ func (b *box) follow(live *liveBox) {
 // bridgeEnded handles the end of a bridge that nobody asked for.
 func (b *box) bridgeEnded(live *liveBox) {
 	b.mu.Lock()
-	current := b.live == live && b.removal == nil
+	current, kills := b.live == live && b.removal == nil, b.kills
 	b.mu.Unlock()
 	if !current {
 		return
 	}
 	reason, text := "bridge-lost", "the bridge, PID 1 of the box, ended"
-	if b.d.cgroups.oomKills(b.id) > 0 {
+	if b.d.cgroups.oomKills(b.id) > kills {
 		reason, text = "oom", "the box ran out of memory and its PID 1 was killed"
 	}
 	if err := b.endRun(b.d.ctx, live, sandbox.StateFailed, reason, text); err != nil {

@@ -185,7 +185,7 @@ func TestJ10Bombs(t *testing.T) {
 }
 
 // sparseLayer has a file of a terabyte without any data, as PAX 1.0 says it.
-func sparseLayer(t *testing.T) []byte {
+func sparseLayer(t testing.TB) []byte {
 	t.Helper()
 	record := func(k, v string) string {
 		n := len(k) + len(v) + 3

@@ -14,9 +14,11 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.etcd.io/bbolt"
@@ -304,24 +306,24 @@ func (s *Store) link(ctx context.Context, c *candidate) error {
 	kept := map[string]string{labelRef + "config": c.manifest.Config.Digest.String()}
 	for i, l := range c.manifest.Layers {
 		kept[labelRef+"l."+strconv.Itoa(i)] = l.Digest.String()
+		verified := map[string]string{labels.LabelUncompressed: c.config.RootFS.DiffIDs[i].String()}
+		if err := s.label(ctx, l.Digest, verified); err != nil {
+			return err
+		}
 	}
-	if _, err := s.content.Update(ctx, content.Info{Digest: c.desc.Digest, Labels: kept}, fieldpaths(kept)...); err != nil {
+	if err := s.label(ctx, c.desc.Digest, kept); err != nil || len(c.manifest.Layers) == 0 {
 		return err
 	}
-	if len(c.config.RootFS.DiffIDs) == 0 {
-		return nil
-	}
-	layers := map[string]string{labelLayers: identity.ChainID(c.config.RootFS.DiffIDs).String()}
-	_, err := s.content.Update(ctx, content.Info{Digest: c.manifest.Config.Digest, Labels: layers}, fieldpaths(layers)...)
-	return err
+	return s.label(ctx, c.manifest.Config.Digest, map[string]string{labelLayers: identity.ChainID(c.config.RootFS.DiffIDs).String()})
 }
 
-func fieldpaths(labels map[string]string) []string {
+func (s *Store) label(ctx context.Context, blob digest.Digest, labels map[string]string) error {
 	var paths []string
 	for k := range labels {
 		paths = append(paths, "labels."+k)
 	}
-	return paths
+	_, err := s.content.Update(ctx, content.Info{Digest: blob, Labels: labels}, paths...)
+	return err
 }
 
 // settle writes records so that those of before become those of after. Images

@@ -54,7 +54,7 @@ type Store struct {
 	clog *clog.Entry // for containerd's libraries
 
 	bolt    *bbolt.DB
-	layers  io.Closer // the snapshotter's own
+	layers  snapshots.Snapshotter // the plain one, below snaps
 	db      *metadata.DB
 	content content.Store
 	snaps   snapshots.Snapshotter
@@ -174,6 +174,14 @@ func (s *Store) emptyDir() string { return filepath.Join(s.cfg.Dir, "empty") }
 // those only in stores that it removes something from. So that it does, there
 // is something to remove.
 func (s *Store) sweep(ctx context.Context) error {
+	// Blobs that were being written, none of which is ever resumed, and
+	// directories whose number will be given out again.
+	if err := os.RemoveAll(filepath.Join(s.cfg.Dir, "content", "ingest")); err != nil {
+		return err
+	}
+	if err := s.layers.(snapshots.Cleaner).Cleanup(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return err // a new store is not found
+	}
 	left, err := s.leases.List(ctx)
 	if err != nil {
 		return err

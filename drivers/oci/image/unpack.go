@@ -70,7 +70,7 @@ func (s *Store) unpackLayer(ctx context.Context, l *layer) error {
 	if err := s.snaps.Commit(ctx, l.chain, l.key, ref); err != nil {
 		return errors.Join(err, s.dropLayer(ctx, l.key))
 	}
-	return s.markVerified(ctx, l)
+	return nil
 }
 
 // dropLayer removes a layer that did not become whole. Its files go first: a
@@ -137,7 +137,8 @@ func (s *Store) readLayer(ctx context.Context, l *layer, use func(io.Reader) err
 }
 
 // verifyLayer checks the blob of a layer that is there already: it may be
-// another compression of the same, or something else entirely.
+// another compression of the same, or something else entirely. Blobs of images
+// that were recorded have been checked.
 func (s *Store) verifyLayer(ctx context.Context, l *layer) error {
 	info, err := s.content.Info(ctx, l.desc.Digest)
 	if err != nil {
@@ -146,16 +147,7 @@ func (s *Store) verifyLayer(ctx context.Context, l *layer) error {
 	if info.Labels[labels.LabelUncompressed] == l.diffID.String() {
 		return nil
 	}
-	if err := s.readLayer(ctx, l, func(io.Reader) error { return nil }); err != nil {
-		return blame(ctx, err)
-	}
-	return s.markVerified(ctx, l)
-}
-
-func (s *Store) markVerified(ctx context.Context, l *layer) error {
-	mark := map[string]string{labels.LabelUncompressed: l.diffID.String()}
-	_, err := s.content.Update(ctx, content.Info{Digest: l.desc.Digest, Labels: mark}, fieldpaths(mark)...)
-	return err
+	return blame(ctx, s.readLayer(ctx, l, func(io.Reader) error { return nil }))
 }
 
 // contextReader fails once its context has ended.

@@ -142,8 +142,8 @@ func (h *HostFS) refresh(ctx context.Context) error {
 		h.layer = next
 		h.prune()
 	}
-	if sign := signMachine(h.cfg.Machine); h.mnt == nil || h.mnt.sign != sign {
-		next, err := mountMachine(h.cfg.Machine, h.cfg.RunDir, sign)
+	if h.mnt == nil || h.mnt.outdated() {
+		next, err := mountMachine(h.cfg.Machine, h.cfg.RunDir)
 		if err != nil {
 			return err
 		}

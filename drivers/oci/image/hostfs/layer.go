@@ -77,15 +77,7 @@ type layer struct {
 
 // changed reports whether the machine's files are other ones by now. A link
 // cannot change without its directory.
-func (l *layer) changed() bool { return signFiles(l.sources) != l.sign }
-
-func signFiles(names []string) string {
-	sum := sha256.New()
-	for _, n := range names {
-		writeStat(sum, n)
-	}
-	return hex.EncodeToString(sum.Sum(nil))
-}
+func (l *layer) changed() bool { return sign(l.sources) != l.sign }
 
 // build makes the layer for the machine as it is, unless it is there already.
 func (h *HostFS) build(ctx context.Context) (layer, error) {
@@ -95,7 +87,7 @@ func (h *HostFS) build(ctx context.Context) (layer, error) {
 	}
 	defer c.close()
 	l := layer{sources: c.sources()}
-	l.sign = signFiles(l.sources) // first: what changes while it is copied has changed
+	l.sign = sign(l.sources) // first: what changes while it is copied has changed
 
 	tmp := filepath.Join(h.cfg.Dir, fmt.Sprintf("%s%d", tmpPrefix, os.Getpid()))
 	if err := os.RemoveAll(tmp); err != nil {
@@ -201,11 +193,7 @@ func openCopier(machine string) (*copier, error) {
 	c := &copier{dir: filepath.Join(machine, "etc"), sum: sha256.New(), left: maxEtcBytes}
 	fmt.Fprintln(c.sum, recipeVersion)
 	for _, pattern := range etcList {
-		names, err := filepath.Glob(filepath.Join(c.dir, pattern))
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range names {
+		for _, n := range expand(c.dir, pattern) {
 			c.list = append(c.list, strings.TrimPrefix(n, c.dir+"/"))
 		}
 	}

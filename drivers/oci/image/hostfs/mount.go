@@ -35,25 +35,48 @@ var installPlaces = []string{
 
 // mounts are the machine's directories as they were at one time.
 type mounts struct {
-	dir   string
-	sign  string // of the machine at that time
-	list  []Mount
-	users int // views not yet released
+	dir    string
+	places []string // where a change would show
+	sign   string   // of the places at that time
+	list   []Mount
+	users  int // views not yet released
 }
 
-// signMachine returns what tells one state of the machine's programs from another.
-func signMachine(machine string) string {
+// outdated reports whether the machine has other programs by now.
+func (m *mounts) outdated() bool { return m.sign != sign(m.places) }
+
+// sign returns what tells one state of files from another.
+func sign(names []string) string {
 	sum := sha256.New()
-	for _, pattern := range installPlaces {
-		names := []string{filepath.Join(machine, pattern)}
-		if strings.ContainsRune(pattern, '*') {
-			names, _ = filepath.Glob(names[0]) // only a bad pattern is an error
-		}
-		for _, name := range names {
-			writeStat(sum, name)
+	for _, n := range names {
+		writeStat(sum, n)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// expand returns the files below dir that a pattern with * stands for.
+func expand(dir, pattern string) []string {
+	first, rest, more := strings.Cut(pattern, "/")
+	names := []string{first}
+	if strings.ContainsRune(first, '*') {
+		names = nil
+		entries, _ := os.ReadDir(dir) // what cannot be read stands for nothing
+		for _, e := range entries {
+			if ok, _ := filepath.Match(first, e.Name()); ok { // only a bad pattern is an error
+				names = append(names, e.Name())
+			}
 		}
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:16]
+	var found []string
+	for _, n := range names {
+		n = filepath.Join(dir, n)
+		if more {
+			found = append(found, expand(n, rest)...)
+		} else if _, err := os.Lstat(n); err == nil {
+			found = append(found, n)
+		}
+	}
+	return found
 }
 
 // writeStat writes what changes when a file does.
@@ -66,8 +89,12 @@ func writeStat(w io.Writer, name string) {
 }
 
 // mountMachine mounts the machine's program directories below runDir.
-func mountMachine(machine, runDir, sign string) (_ *mounts, err error) {
-	m := &mounts{dir: filepath.Join(runDir, sandbox.NewID("")), sign: sign}
+func mountMachine(machine, runDir string) (_ *mounts, err error) {
+	m := &mounts{dir: filepath.Join(runDir, sandbox.NewID(""))}
+	for _, pattern := range installPlaces {
+		m.places = append(m.places, expand(machine, pattern)...)
+	}
+	m.sign = sign(m.places) // first: what changes from here on has changed
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, UnmountAll(m.dir))
