@@ -155,3 +155,7 @@ lint: $(LINTER) ## Check form and layers of the source.
 .PHONY: fmt
 fmt: $(LINTER) ## Format the source.
 	$(LINTER) fmt ./...
+
+.PHONY: fix
+fix: $(LINTER) ## Format, and mend what the linter can mend by itself.
+	$(LINTER) run --fix ./...

@@ -116,14 +116,14 @@ func lost(ctx context.Context, err error) error {
 }
 
 // receive reads one reply into res.
-func receive(ctx context.Context, conn *wire.Conn, want wire.Type, res any) error {
+func receive(ctx context.Context, conn *wire.Conn, res any) error {
 	t, payload, err := conn.ReadFrame()
 	switch {
 	case err != nil:
 		return lost(ctx, err)
 	case t == wire.TypeError:
 		return remoteError(payload)
-	case t != want:
+	case t != wire.TypeReply:
 		return fmt.Errorf("%w: %w: frame of type %d", sandbox.ErrBridgeLost, wire.ErrProtocol, t)
 	}
 	if err := json.Unmarshal(payload, res); err != nil {
@@ -142,7 +142,7 @@ func call[T any](ctx context.Context, c *Client, op wire.Op, body any, files ...
 	defer c.part(conn)
 	stop := c.bound(ctx, conn)
 	defer stop()
-	err = receive(ctx, conn, wire.TypeReply, &res)
+	err = receive(ctx, conn, &res)
 	return res, err
 }
 
@@ -289,7 +289,7 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	stop := c.bound(ctx, conn)
 	defer stop()
 	conn.WantFiles()
-	err = receive(ctx, conn, wire.TypeReply, &struct{}{})
+	err = receive(ctx, conn, &struct{}{})
 	files := conn.TakeFiles()
 	for _, f := range files {
 		defer f.Close() //nolint:errcheck // FileConn makes its own copy
@@ -325,7 +325,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 // the watcher has ended.
 func (w *Watcher) Recv() (sandbox.ExecInfo, error) {
 	var info sandbox.ExecInfo
-	if err := receive(w.ctx, w.conn, wire.TypeReply, &info); err != nil {
+	if err := receive(w.ctx, w.conn, &info); err != nil {
 		return sandbox.ExecInfo{}, err
 	}
 	return info, checkRecord(&info, info.ID)

@@ -21,4 +21,15 @@
 // # Concurrency
 //
 // All methods are safe for concurrent use.
+//
+// # Example
+//
+//	c := bridge.New(func(ctx context.Context) (net.Conn, error) {
+//		var d net.Dialer
+//		return d.DialContext(ctx, "unix", socket)
+//	})
+//	defer c.Close()
+//	hello, err := c.Setup(ctx, bridge.Setup{Box: "b1"}) // waits for the bridge
+//	s, err := c.StartExec(ctx, sandbox.ExecSpec{Args: []string{"uname", "-r"}}, bridge.Files{})
+//	res, err := sandbox.Collect(ctx, s, nil, false, 0)
 package bridge

@@ -18,6 +18,7 @@ func within(t *testing.T, d time.Duration, what string, do func()) {
 }
 
 func TestC01ChildHoldsTheOutput(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	for name, script := range map[string]string{
 		"background": "sleep 600 & echo ok",
@@ -49,6 +50,7 @@ func TestC01ChildHoldsTheOutput(t *testing.T) {
 // TestC01ChildOutlivesTheExec writes to the output of an exec that has ended:
 // that must not kill the writer.
 func TestC01ChildOutlivesTheExec(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	dir := t.TempDir()
 	res := b.exec(sh("(sleep 1; for i in 1 2 3; do echo x || exit; done; echo alive >" + dir + "/mark) & echo ok"))
@@ -77,11 +79,11 @@ func TestC02AllOfTheLeadersOutput(t *testing.T) {
 
 // TestC02NoisyChild never falls quiet: the drain ends all the same.
 func TestC02NoisyChild(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes as long as the drain may")
 	}
 	b := start(t)
-	t.Parallel()
 	within(t, 15*time.Second, "a noisy child", func() {
 		res := b.exec(sh("(while :; do echo noise; sleep 0.1; done) & echo ok"))
 		wantCode(t, res.ExecInfo, 0, sandbox.ReasonExit)

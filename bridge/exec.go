@@ -47,8 +47,10 @@ func (c *Client) StartExec(ctx context.Context, spec sandbox.ExecSpec, files Fil
 		name string
 		file *os.File
 	}{
-		{wire.FileCgroup, files.Cgroup}, {wire.FileCgroupKill, files.CgroupKill},
-		{wire.FileCgroupEvents, files.CgroupEvents}, {wire.FileLog, files.Log},
+		{wire.FileCgroup, files.Cgroup},
+		{wire.FileCgroupKill, files.CgroupKill},
+		{wire.FileCgroupEvents, files.CgroupEvents},
+		{wire.FileLog, files.Log},
 	} {
 		if f.file != nil {
 			body.Files, send = append(body.Files, f.name), append(send, f.file)
@@ -86,7 +88,7 @@ func (c *Client) AttachExec(ctx context.Context, id string, opts sandbox.AttachO
 func (c *Client) stream(ctx context.Context, conn *wire.Conn, opts wire.Attach) (*execStream, error) {
 	var info sandbox.ExecInfo
 	stop := c.bound(ctx, conn)
-	err := receive(ctx, conn, wire.TypeReply, &info)
+	err := receive(ctx, conn, &info)
 	if !stop() && err == nil {
 		err = lost(ctx, context.Cause(ctx))
 	}
@@ -95,7 +97,7 @@ func (c *Client) stream(ctx context.Context, conn *wire.Conn, opts wire.Attach) 
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			c.hangUp(conn)
+			c.hangUp(conn) //nolint:errcheck // the context's error is the one to tell
 		}
 		c.part(conn)
 		return nil, err

@@ -38,7 +38,11 @@ func clean(s string, most int) string {
 
 var reasons = reason.NewTable(sandbox.Reasons())
 
-// bridgeError is an error of a bridge, with the sentinel it named.
+// maxErrno is beyond the kernel's own numbers.
+const maxErrno = 4096
+
+// bridgeError is an error of a bridge, with the sentinel or the error number
+// it named.
 type bridgeError struct {
 	message string
 	class   error
@@ -55,6 +59,8 @@ func remoteError(payload []byte) error {
 	e := &bridgeError{message: clean(w.Message, maxMessage)}
 	if known := reasons[w.Reason]; known != nil {
 		e.class = known
+	} else if w.Errno > 0 && w.Errno < maxErrno {
+		e.class = w.Errno
 	}
 	return e
 }
@@ -75,8 +81,10 @@ func checkRecord(info *sandbox.ExecInfo, id string) error {
 		return bad("impossible exit code")
 	case info.State == sandbox.ExecExited && info.ExitCode == nil:
 		return bad("ended without a code")
-	case !slices.Contains([]sandbox.ExecReason{"", sandbox.ReasonExit, sandbox.ReasonSignal, sandbox.ReasonOOM, sandbox.ReasonTimeout,
-		sandbox.ReasonKilled, sandbox.ReasonStop, sandbox.ReasonLost}, info.Reason):
+	case !slices.Contains([]sandbox.ExecReason{
+		"", sandbox.ReasonExit, sandbox.ReasonSignal, sandbox.ReasonOOM, sandbox.ReasonTimeout,
+		sandbox.ReasonKilled, sandbox.ReasonStop, sandbox.ReasonLost,
+	}, info.Reason):
 		return bad("unknown reason")
 	}
 	info.Error = clean(info.Error, maxMessage)

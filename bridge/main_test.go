@@ -29,6 +29,12 @@ import (
 const asBridge = "TAIBOX_TEST_BRIDGE"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == inside.FileWorker {
+		if err := inside.ServeFile(); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if mode := os.Getenv(asBridge); mode != "" {
 		if err := beBridge(mode); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -94,6 +100,18 @@ func needRoot(t testing.TB) {
 
 func startAs(t testing.TB, mode, cgroup string) *box {
 	t.Helper()
+	return startCommand(t, exec.Command(os.Args[0]), mode, cgroup)
+}
+
+// startProgram runs the real program as PID 1.
+func startProgram(t testing.TB, program string) *box {
+	t.Helper()
+	// A shell mounts /proc, and becomes the program.
+	return startCommand(t, exec.Command("/bin/sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && exec "+program), "pid1", makeCgroup(t))
+}
+
+func startCommand(t testing.TB, cmd *exec.Cmd, mode, cgroup string) *box {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "bridge")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +128,7 @@ func startAs(t testing.TB, mode, cgroup string) *box {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	b.cmd = exec.Command(os.Args[0])
+	b.cmd = cmd
 	b.cmd.Env = []string{asBridge + "=" + mode, "PATH=" + os.Getenv("PATH")}
 	b.cmd.ExtraFiles = []*os.File{f}
 	b.cmd.Stderr = &out
@@ -185,31 +203,24 @@ func makeCgroup(t testing.TB) string {
 	return ""
 }
 
-// run starts a command with a log file, and a cgroup if there are any.
-func (b *box) run(spec sandbox.ExecSpec) (sandbox.Stream, error) {
+// files makes the descriptors of an exec: a log, and a cgroup if there are any.
+// They stay open until the test ends.
+func (b *box) files() bridge.Files {
 	b.t.Helper()
 	b.mu.Lock()
 	b.n++
 	n := b.n
 	b.mu.Unlock()
-	var files bridge.Files
-	var all []*os.File
-	defer func() {
-		for _, f := range all {
-			f.Close()
-		}
-	}()
 	open := func(name string, flags int) *os.File {
 		f, err := os.OpenFile(name, flags, 0o600)
 		if err != nil {
 			b.t.Error(err)
 			return nil
 		}
-		all = append(all, f)
+		b.t.Cleanup(func() { f.Close() })
 		return f
 	}
-	name := filepath.Join(filepath.Dir(b.socket), fmt.Sprintf("log%d", n))
-	files.Log = open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+	files := bridge.Files{Log: open(filepath.Join(filepath.Dir(b.socket), fmt.Sprintf("log%d", n)), os.O_RDWR|os.O_CREATE|os.O_EXCL)}
 	if b.cgroup != "" {
 		dir := filepath.Join(b.cgroup, fmt.Sprintf("x%d", n))
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -219,7 +230,13 @@ func (b *box) run(spec sandbox.ExecSpec) (sandbox.Stream, error) {
 		files.CgroupKill = open(dir+"/cgroup.kill", os.O_WRONLY)
 		files.CgroupEvents = open(dir+"/cgroup.events", os.O_RDONLY)
 	}
-	return b.StartExec(b.t.Context(), spec, files)
+	return files
+}
+
+// run starts a command with files of its own.
+func (b *box) run(spec sandbox.ExecSpec) (sandbox.Stream, error) {
+	b.t.Helper()
+	return b.StartExec(b.t.Context(), spec, b.files())
 }
 
 func sh(script string) sandbox.ExecSpec {
@@ -283,3 +300,9 @@ func until(t testing.TB, what string, cond func() bool) {
 }
 
 func blocks(st os.FileInfo) int64 { return st.Sys().(*syscall.Stat_t).Blocks }
+
+var errTestTimeout = errors.New("test timeout")
+
+func withTimeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(t.Context(), d, errTestTimeout)
+}

@@ -37,6 +37,7 @@ func drain(t testing.TB, s sandbox.Stream) (out []byte, lost int64) {
 }
 
 func TestE01AllBytesForASlowReader(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	spec := sh("seq 1 300000")
 	spec.MaxLog = 256 << 10 // far less than the output: the command waits for us
@@ -76,8 +77,9 @@ func TestE01AllBytesForASlowReader(t *testing.T) {
 // TestE01ReaderThatHolds stops a command by acknowledging nothing, and frees
 // it by leaving.
 func TestE01ReaderThatHolds(t *testing.T) {
+	t.Parallel()
 	b := start(t)
-	spec := sh("head -c 3000000 /dev/zero; echo >&2 done")
+	spec := sh("head -c 3000000 /dev/zero; echo done")
 	spec.MaxLog = 1 << 20
 	s := b.start(spec)
 	time.Sleep(300 * time.Millisecond)
@@ -182,7 +184,7 @@ func TestE07EndlessOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if grown := after.RSSBytes - before.RSSBytes; grown > 8<<20 {
+	if grown := after.RSSBytes - before.RSSBytes; grown > 32<<20 {
 		t.Errorf("the bridge grew by %d bytes", grown)
 	}
 }
@@ -229,7 +231,7 @@ func TestE08Replay(t *testing.T) {
 
 func TestE08Cursors(t *testing.T) {
 	b := start(t)
-	s := b.start(sh("echo one; echo two >&2; read x; echo three"))
+	s := b.start(sh("echo one; sleep 0.1; echo two >&2; sleep 0.1; echo three"))
 	res := func(opts sandbox.AttachOptions) string {
 		t.Helper()
 		v, err := b.AttachExec(t.Context(), s.ID(), opts)

@@ -14,6 +14,7 @@ import (
 )
 
 func TestB01ShortInputEnds(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	for range 150 {
 		res := b.exec(sandbox.ExecSpec{Args: []string{"cat"}, StdinData: []byte("x")})
@@ -89,6 +90,7 @@ func TestB02DetachedClientKeepsInputOpen(t *testing.T) {
 }
 
 func TestB04DirectionsAreIndependent(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	spec := sh("cat >/dev/null; sleep 0.5; seq 1 1000")
 	spec.StdinData = []byte("q")

@@ -46,8 +46,10 @@ type execStream struct {
 }
 
 func newStream(c *Client, conn *wire.Conn, opts wire.Attach) *execStream {
-	s := &execStream{c: c, conn: conn, id: opts.ID, hold: opts.Hold, done: make(chan struct{}),
-		next: opts.Since, consumed: opts.Since, told: opts.Since}
+	s := &execStream{
+		c: c, conn: conn, id: opts.ID, hold: opts.Hold, done: make(chan struct{}),
+		next: opts.Since, consumed: opts.Since, told: opts.Since,
+	}
 	s.changed.L = &s.mu
 	go s.read()
 	return s
@@ -287,11 +289,22 @@ func (s *execStream) Wait(ctx context.Context) (sandbox.ExecInfo, error) {
 		return *info, nil
 	}
 	info, err := s.c.WaitExec(ctx, s.id)
+	if err != nil {
+		// A bridge that has just ended has told this stream first.
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+		case <-time.After(farewellLimit):
+		}
+	}
 	if end := s.end(); end != nil {
 		return *end, nil
 	}
 	return info, err
 }
+
+// farewellLimit bounds the wait for the last that a bridge has said.
+const farewellLimit = time.Second
 
 func (s *execStream) end() *sandbox.ExecInfo {
 	s.mu.Lock()

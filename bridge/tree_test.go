@@ -12,6 +12,7 @@ import (
 )
 
 func TestD01TimeoutEndsTheCommand(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	file := t.TempDir() + "/x"
 	spec := sh("while :; do date >>" + file + "; sleep .05; done")
@@ -52,6 +53,7 @@ func (b *box) processes(mark string) int {
 }
 
 func TestD02WholeTree(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	b := start(t)
 	if b.cgroup == "" {
@@ -86,6 +88,7 @@ func TestD02WholeTree(t *testing.T) {
 
 // TestD02TreeWithoutCgroup finds what stayed in the session or under a parent.
 func TestD02TreeWithoutCgroup(t *testing.T) {
+	t.Parallel()
 	b := startAs(t, "child", "")
 	mark := fmt.Sprintf("sleep 6%d", os.Getpid())
 	spec := sh("sh -c 'MARK & MARK' & setsid MARK & wait")
@@ -111,6 +114,7 @@ func TestD02TreeWithoutCgroup(t *testing.T) {
 }
 
 func TestD04Disconnect(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	begin := func(d sandbox.OnDisconnect, lease time.Duration) sandbox.Stream {
 		s := b.start(sandbox.ExecSpec{Args: []string{"sh", "-c", "echo up; exec sleep 30"}, OnDisconnect: d, Lease: lease, KillGrace: 200 * time.Millisecond})
@@ -195,6 +199,7 @@ func TestD04Disconnect(t *testing.T) {
 }
 
 func TestStopEndsEverything(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	s := b.start(sh("trap '' TERM; echo up; while :; do sleep 0.1; done"))
 	if _, err := s.Recv(); err != nil {

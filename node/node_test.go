@@ -37,7 +37,7 @@ func hold(dir string) {
 		panic(err)
 	}
 	fmt.Println("held")
-	bufio.NewReader(os.Stdin).ReadByte() //nolint:errcheck // until it is killed
+	bufio.NewReader(os.Stdin).ReadByte() // until it is killed
 }
 
 func config(dir string) node.Config {
@@ -184,7 +184,7 @@ func TestInUse(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait() //nolint:errcheck // it was killed
+	cmd.Wait()
 	in.Close()
 	open(t, dir)
 }

@@ -92,7 +92,7 @@ func (b *Box) look(ctx context.Context) {
 // measure counts the processes of a running box.
 func (b *Box) measure(ctx context.Context) error {
 	sb, err := b.driver()
-	if err != nil || !sb.Features().Has(taisandbox.FeatureStats) || b.Snapshot().Status != string(taisandbox.StateRunning) {
+	if err != nil || !sb.Features().Has(taisandbox.FeatureStats) || !b.running() {
 		return nil //nolint:nilerr // there is nothing to measure
 	}
 	s, err := sb.Stats(ctx, b.id)
@@ -103,6 +103,12 @@ func (b *Box) measure(ctx context.Context) error {
 	b.procs = int(s.Pids)
 	b.m.mu.Unlock()
 	return nil
+}
+
+func (b *Box) running() bool {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.info.State == taisandbox.StateRunning
 }
 
 // Snapshot returns what was last known of the box. It never waits.
@@ -144,12 +150,12 @@ func (b *Box) stateLocked() taisandbox.State {
 // Starting a running box does nothing.
 func (b *Box) Start(ctx context.Context) error {
 	sb, err := b.driver()
-	if err == nil {
-		b.touch()
-		err = b.explain(ctx, sb.Start(ctx, b.id))
-	}
 	if err != nil {
 		return b.failed("start", err)
+	}
+	b.touch()
+	if err := sb.Start(ctx, b.id); err != nil {
+		return b.explain(ctx, "start", err)
 	}
 	b.touch()
 	b.look(ctx)
@@ -166,21 +172,20 @@ func (b *Box) StopWithin(ctx context.Context, grace time.Duration) error {
 	if grace < 0 || grace > taisandbox.MaxTimeout {
 		return b.failed("stop", fmt.Errorf("%w: stop timeout of %v: it cannot be negative or longer than %v", ErrInvalidSpec, grace, taisandbox.MaxTimeout))
 	}
-	f, err := b.removing()
-	if f == nil && err == nil {
-		var sb taisandbox.Sandbox
-		if sb, err = b.driver(); err == nil {
-			err = sb.Stop(ctx, b.id, grace)
-		}
-		if errors.Is(err, ErrRemoving) || errors.Is(err, ErrNotFound) {
-			f = b.removedBy()
-		}
+	sb, err := b.driver()
+	removed := errors.Is(err, ErrRemoving)
+	switch {
+	case err == nil:
+		err = sb.Stop(ctx, b.id, grace)
+		removed = errors.Is(err, ErrRemoving) || errors.Is(err, ErrNotFound)
+	case !removed:
+		return b.failed("stop", err)
 	}
-	if f != nil {
+	if f := b.removedBy(); removed && f != nil {
 		err = f.wait(ctx)
 	}
-	if err = b.explain(ctx, err); err != nil {
-		return b.failed("stop", err)
+	if err != nil {
+		return b.explain(ctx, "stop", err)
 	}
 	b.look(ctx)
 	return nil
@@ -190,20 +195,7 @@ func (b *Box) StopWithin(ctx context.Context, grace time.Duration) error {
 // the ID is free. Removes at the same time join; a box that is removed already
 // is [ErrNotFound].
 func (b *Box) Remove(ctx context.Context) error {
-	if err := b.m.remove(ctx, b, reasonUser); err != nil {
-		return b.failed("remove", err)
-	}
-	return nil
-}
-
-// removing returns the removal under way, or [ErrNotFound] after it.
-func (b *Box) removing() (*flight, error) {
-	b.m.mu.Lock()
-	defer b.m.mu.Unlock()
-	if b.gone {
-		return nil, ErrNotFound
-	}
-	return b.removal, nil
+	return b.m.remove(ctx, b, reasonUser)
 }
 
 // removedBy returns the removal under way, or the one that is done.
@@ -244,9 +236,10 @@ func (b *Box) usableLocked() error {
 	return nil
 }
 
-// explain looks again at a box that its node says is not there or not running,
-// so that what we know is right at once, and says in what state it is.
-func (b *Box) explain(ctx context.Context, err error) error {
+// explain returns a node's error. If it says that the box is not there or not
+// running, it looks again, so that what we know is right at once, and says in
+// what state the box is.
+func (b *Box) explain(ctx context.Context, verb string, err error) error {
 	if !errors.Is(err, ErrNotRunning) && !errors.Is(err, ErrNotFound) {
 		return err
 	}
@@ -255,14 +248,14 @@ func (b *Box) explain(ctx context.Context, err error) error {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
 	if now := b.usableLocked(); now != nil {
-		return now
+		return b.failed(verb, now)
 	}
 	if errors.Is(err, ErrNotRunning) && b.info.State != taisandbox.StateRunning {
 		why := b.info.Reason
 		if b.info.Error != "" {
 			why += ": " + b.info.Error
 		}
-		return fmt.Errorf("%w: it is %s (%s)", ErrNotRunning, b.info.State, why)
+		return b.failed(verb, fmt.Errorf("%w: it is %s (%s)", ErrNotRunning, b.info.State, why))
 	}
 	return err
 }

@@ -1,10 +1,12 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -65,12 +67,15 @@ func (m *Manager) create(ctx context.Context, opts *CreateOptions, join bool) (*
 			return b, nil
 		case b != nil:
 			if err := m.make(ctx, b, p); err != nil {
-				return nil, fmt.Errorf("create box %s: %w", p.id, err)
+				return nil, err
 			}
 			return b, nil
 		}
-		if err := wait.wait(ctx); err != nil && (ctx.Err() != nil || !wait.handover) {
-			return nil, fmt.Errorf("create box %s: %w", p.id, err)
+		switch err := wait.wait(ctx); {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("create box %s: %w", p.id, context.Cause(ctx))
+		case err != nil && !wait.handover:
+			return nil, err
 		}
 	}
 }
@@ -219,21 +224,24 @@ func (m *Manager) limitLocked(owner string) error {
 			}
 		}
 		slices.Sort(ids)
-		err = fmt.Errorf("%w: owner %q has %d of %d: %s", ErrTooManyContainers, owner, len(ids), limit, list(ids, named))
+		err = fmt.Errorf("%w: owner %q has %d of %d: %s", ErrTooManyContainers, owner, len(ids), limit, list(ids, len(ids), named))
 	case m.cfg.MaxTotal > 0 && len(m.boxes) >= m.cfg.MaxTotal:
-		var who []string
-		for o, n := range m.owners {
-			who = append(who, fmt.Sprintf("%q has %d", o, n))
+		owners := slices.SortedFunc(maps.Keys(m.owners), func(a, b string) int {
+			return cmp.Or(m.owners[b]-m.owners[a], strings.Compare(a, b)) // the most boxes first
+		})
+		who := owners[:min(named+1, len(owners))]
+		for i, o := range who {
+			who[i] = fmt.Sprintf("%q has %d", o, m.owners[o])
 		}
-		slices.Sort(who)
-		err = fmt.Errorf("%w: there are %d of %d: owner %s", ErrTooManyContainers, len(m.boxes), m.cfg.MaxTotal, list(who, named))
+		err = fmt.Errorf("%w: there are %d of %d: owner %s", ErrTooManyContainers, len(m.boxes), m.cfg.MaxTotal, list(who, len(owners), named))
 	}
 	return reason.WithHint(err, "remove some, or raise the limit")
 }
 
-func list(names []string, limit int) string {
-	if len(names) > limit {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), len(names)-limit)
+// list names up to limit of n.
+func list(names []string, n, limit int) string {
+	if n > limit {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), n-limit)
 	}
 	return strings.Join(names, ", ")
 }
@@ -258,6 +266,7 @@ func (m *Manager) make(ctx context.Context, b *Box, p *blueprint) error {
 		b.touch()
 		b.once.asked = true
 		m.armLocked(b, oneShotUnused)
+		b.log().InfoContext(ctx, "box created", slog.String("image", p.spec.Image))
 		return nil
 	case left == nil:
 		m.dropLocked(b, reasonFailed)
@@ -271,26 +280,32 @@ func (m *Manager) make(ctx context.Context, b *Box, p *blueprint) error {
 	return err
 }
 
-// build has the node make and start the box.
+// build has the node make and start the box. A context that ended is a failure
+// in any case: nobody would take the result.
 func (m *Manager) build(ctx context.Context, p *blueprint) (info taisandbox.Info, seq uint64, err error) {
-	if _, err := p.node.Create(ctx, p.spec); err != nil {
-		if errors.Is(err, ErrAlreadyExists) {
-			err = m.taken(ctx, p, err)
-		}
-		return info, 0, cause(ctx, err)
+	_, err = p.node.Create(ctx, p.spec)
+	switch {
+	case ctx.Err() != nil:
+	case errors.Is(err, ErrAlreadyExists):
+		err = m.taken(ctx, p, err)
+	case err != nil:
+		return info, 0, err
+	default:
+		err = p.node.Start(ctx, p.id)
 	}
-	if err := p.node.Start(ctx, p.id); err != nil {
-		return info, 0, cause(ctx, err)
+	if err = cause(ctx, err); err == nil {
+		m.mu.Lock()
+		seq = m.nextSeqLocked()
+		m.mu.Unlock()
+		info, err = p.node.Inspect(ctx, p.id)
 	}
-	m.mu.Lock()
-	seq = m.nextSeqLocked()
-	m.mu.Unlock()
-	info, err = p.node.Inspect(ctx, p.id)
-	return info, seq, cause(ctx, err)
+	if err = cause(ctx, err); err != nil {
+		err = fmt.Errorf("create box %s: %w", p.id, err)
+	}
+	return info, seq, err
 }
 
-// cause replaces an error that came of ctx ending by the reason for that. A
-// context that ended is an error in any case: nobody would take the result.
+// cause returns why ctx has ended, if it has, in place of err, which came of it.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -118,7 +118,13 @@ func (m *Manager) publishLocked(b *Box, e Event) {
 	}
 }
 
-// gapLocked tells that a node's events were missed.
+// gap tells that a node's events were missed.
+func (m *Manager) gap() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gapLocked()
+}
+
 func (m *Manager) gapLocked() {
 	for s := range m.subs {
 		s.send(Event{Time: time.Now(), Type: EventGap})

@@ -133,7 +133,7 @@ func TestNodeGap(t *testing.T) {
 		must(t, err)
 		must(t, r.d.Break("x", "oom"))
 		ch <- taisandbox.Event{Type: taisandbox.EventGap}
-		synctest.Wait()
+		pass(time.Second)
 		wantStatus(t, b, taisandbox.StateFailed, "oom")
 		if got := told(events); len(got) == 0 || got[0] != " gap ()" {
 			t.Errorf("got %q", got)

@@ -102,7 +102,7 @@ func ExampleBox_Stream() {
 		return
 	}
 	go func() {
-		fmt.Fprintln(stream.Stdin, "echo hello") //nolint:errcheck // shows in the output
+		fmt.Fprintln(stream.Stdin, "echo hello")
 		stream.Stdin.Close()
 	}()
 	out, err := io.ReadAll(stream.Stdout)

@@ -21,11 +21,11 @@ func (b *Box) Exec(ctx context.Context, cmd []string, opts ...ExecOption) (*Exec
 		o.spec.ID = taisandbox.NewID("e-")
 	}
 	if b.claim(o.spec.ID) {
-		defer b.spent()
+		defer b.spent(ctx)
 	}
 	res, err := b.collect(ctx, o)
 	if err != nil {
-		return nil, b.failed("exec in", b.explain(ctx, err))
+		return nil, err
 	}
 	r := &ExecResult{
 		Stdout: string(res.Stdout), Stderr: string(res.Stderr),
@@ -47,28 +47,34 @@ func exitCode(info *taisandbox.ExecInfo) (int, error) {
 
 func (b *Box) collect(ctx context.Context, o *execOptions) (res taisandbox.ExecResult, err error) {
 	if err := o.spec.Validate(); err != nil {
-		return res, err
+		return res, b.failed("exec in", err)
 	}
 	sb, err := b.driver()
 	if err != nil {
-		return res, err
+		return res, b.failed("exec in", err)
 	}
 	b.touch()
 	defer b.touch()
 	if o.stdin == nil {
-		return sb.Exec(ctx, b.id, o.spec)
+		if res, err = sb.Exec(ctx, b.id, o.spec); err != nil {
+			err = b.explain(ctx, "exec in", err)
+		}
+		return res, err
 	}
 
 	o.spec.Stdin = true
 	s, err := sb.ExecStream(ctx, b.id, o.spec)
 	if err != nil {
-		return res, err
+		return res, b.explain(ctx, "exec in", err)
 	}
 	defer s.Close() //nolint:errcheck // what counts was read
 	go feed(s, o.stdin)
 	res, err = taisandbox.Collect(ctx, s, nil, false, o.spec.MaxOutput)
 	if ctx.Err() != nil {
 		b.kill(ctx, sb, o.spec.ID)
+	}
+	if err != nil {
+		err = b.failed("exec in", err)
 	}
 	return res, err
 }
@@ -105,25 +111,28 @@ func (b *Box) OpenExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbo
 	first := b.claim(spec.ID)
 	s, err := b.openExec(ctx, spec)
 	if err != nil {
-		err = b.explain(ctx, err)
 		if first {
-			b.spent()
+			b.spent(ctx)
 		}
-		return nil, b.failed("exec in", err)
+		return nil, err
 	}
 	return b.track(s, spec.ID, true, false), nil
 }
 
 func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbox.Stream, error) {
 	if err := spec.Validate(); err != nil {
-		return nil, err
+		return nil, b.failed("exec in", err)
 	}
 	sb, err := b.driver()
 	if err != nil {
-		return nil, err
+		return nil, b.failed("exec in", err)
 	}
 	b.touch()
-	return sb.ExecStream(ctx, b.id, spec)
+	s, err := sb.ExecStream(ctx, b.id, spec)
+	if err != nil {
+		return nil, b.explain(ctx, "exec in", err)
+	}
+	return s, nil
 }
 
 // AttachExec opens another reader of a command, also of one that has ended. One
@@ -131,11 +140,11 @@ func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbo
 func (b *Box) AttachExec(ctx context.Context, execID string, opts taisandbox.AttachOptions) (taisandbox.Stream, error) {
 	sb, err := b.driver()
 	if err != nil {
-		return nil, b.failed("attach to", err)
+		return nil, b.failed("attach to exec of", err)
 	}
 	s, err := sb.AttachExec(ctx, b.id, execID, opts)
 	if err != nil {
-		return nil, b.failed("attach to", b.explain(ctx, err))
+		return nil, b.explain(ctx, "attach to exec of", err)
 	}
 	return b.track(s, execID, opts.Hold, opts.NoFollow), nil
 }
@@ -185,14 +194,14 @@ func (b *Box) Stats(ctx context.Context) (taisandbox.Stats, error) {
 
 // ask asks the node something about a box.
 func ask[T any](ctx context.Context, b *Box, verb string, call func(taisandbox.Sandbox) (T, error)) (T, error) {
-	var answer T
 	sb, err := b.driver()
-	if err == nil {
-		answer, err = call(sb)
-		err = b.explain(ctx, err)
-	}
 	if err != nil {
-		return answer, b.failed(verb, err)
+		var none T
+		return none, b.failed(verb, err)
 	}
-	return answer, nil
+	answer, err := call(sb)
+	if err != nil {
+		err = b.explain(ctx, verb, err)
+	}
+	return answer, err
 }

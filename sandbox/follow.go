@@ -124,29 +124,35 @@ func (m *Manager) listen(ctx context.Context, f *follower) (heard bool, err erro
 		return false, err
 	}
 
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
+	next := time.NewTimer(sweepInterval)
+	defer next.Stop()
+	hurry := false // next is as soon as may be
 	for {
 		select {
 		case ev, ok := <-events:
 			switch {
 			case !ok:
 				return true, errEventsEnded
-			case ev.Type != taisandbox.EventGap:
+			case ev.Type == taisandbox.EventGap:
+				m.gap()
+				if !hurry {
+					next.Reset(sweepPause)
+				}
+				hurry = true
+			default:
 				m.deliver(&ev)
-				continue
 			}
-			m.mu.Lock()
-			m.gapLocked()
-			m.mu.Unlock()
+			continue
 		case <-f.wake:
-		case <-tick.C:
+		case <-next.C:
 		case <-ctx.Done():
 			return true, context.Cause(ctx)
 		}
 		if err := m.sweep(ctx, f); err != nil {
 			return true, err
 		}
+		next.Reset(sweepInterval)
+		hurry = false
 	}
 }
 

@@ -146,7 +146,7 @@ func (m *Manager) enter(ctx context.Context) (_ context.Context, leave func(), e
 // box that is not known is [ErrNodeUnreachable]: it may be there.
 func (m *Manager) Get(_ context.Context, id string) (*Box, error) {
 	if err := taisandbox.ValidateID(id); err != nil {
-		return nil, fmt.Errorf("get box: %w", err)
+		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,19 +155,20 @@ func (m *Manager) Get(_ context.Context, id string) (*Box, error) {
 	}
 	for _, f := range m.nodes {
 		if !f.synced {
-			return nil, fmt.Errorf("get box %s: %w: %s, which may have it", id, ErrNodeUnreachable, f.node.TaiID)
+			return nil, fmt.Errorf("box %s: %w: %s, which may have it", id, ErrNodeUnreachable, f.node.TaiID)
 		}
 	}
-	return nil, fmt.Errorf("get box %s: %w", id, ErrNotFound)
+	return nil, fmt.Errorf("box %s: %w", id, ErrNotFound)
 }
 
 // List returns the boxes that match, ordered by creation time. It answers from
-// memory; so does [Box.Snapshot].
+// memory; so does [Box.Snapshot]. A box whose create failed, and that is just
+// being undone, is nobody's and not listed.
 func (m *Manager) List(_ context.Context, opts ListOptions) ([]*Box, error) {
 	m.mu.Lock()
 	list := make([]*Box, 0, len(m.boxes))
 	for _, b := range m.boxes {
-		if b.matches(&opts) {
+		if b.matches(&opts) && !(b.doomed && b.removal != nil) {
 			list = append(list, b)
 		}
 	}
@@ -186,7 +187,7 @@ func (m *Manager) List(_ context.Context, opts ListOptions) ([]*Box, error) {
 func (m *Manager) Remove(ctx context.Context, id string) error {
 	b, err := m.Get(ctx, id)
 	if err != nil {
-		return fmt.Errorf("remove: %w", err)
+		return err
 	}
 	return b.Remove(ctx)
 }

@@ -65,14 +65,14 @@ func (b *Box) claim(execID string) bool {
 }
 
 // spent ends a oneshot box whose command ended without a stream, and waits
-// for that.
-func (b *Box) spent() {
+// for that as long as ctx lasts.
+func (b *Box) spent(ctx context.Context) {
 	b.m.mu.Lock()
 	b.once.ended, b.once.taken = true, true
 	f := b.m.settleLocked(b)
 	b.m.mu.Unlock()
 	if f != nil {
-		<-f.done
+		f.wait(ctx) //nolint:errcheck // one that failed is tried again
 	}
 }
 

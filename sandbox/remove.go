@@ -20,10 +20,10 @@ func (m *Manager) remove(ctx context.Context, b *Box, why string) error {
 			return nil
 		case b.gone:
 			m.mu.Unlock()
-			return ErrNotFound
+			return b.failed("remove", ErrNotFound)
 		case m.closed:
 			m.mu.Unlock()
-			return ErrClosed
+			return b.failed("remove", ErrClosed)
 		case b.making != nil:
 			f = b.making
 			b.giveUp(fmt.Errorf("%w: somebody removed it while it was created", ErrRemoving))
@@ -33,8 +33,11 @@ func (m *Manager) remove(ctx context.Context, b *Box, why string) error {
 		making := b.making == f
 		m.mu.Unlock()
 
-		if err := f.wait(ctx); !making || ctx.Err() != nil {
+		switch err := f.wait(ctx); {
+		case !making:
 			return err
+		case ctx.Err() != nil:
+			return b.failed("remove", context.Cause(ctx))
 		}
 	}
 }
@@ -47,7 +50,7 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 	}
 	f := newFlight()
 	if m.closed {
-		f.err = ErrClosed
+		f.err = b.failed("remove", ErrClosed)
 		close(f.done)
 		return f
 	}
@@ -57,7 +60,10 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 	m.wg.Go(func() {
 		ctx, cancel := context.WithTimeoutCause(m.life, removeTimeout, errRemoveTimeout)
 		defer cancel()
-		err := cause(ctx, m.removeFromNode(ctx, b))
+		err := m.removeFromNode(ctx, b)
+		if ctx.Err() != nil {
+			err = b.failed("remove", context.Cause(ctx))
+		}
 
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -77,7 +83,7 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 func (m *Manager) removeFromNode(ctx context.Context, b *Box) error {
 	n, err := m.node(b.nodeID)
 	if err != nil {
-		return err
+		return b.failed("remove", err)
 	}
 	sb := n.Client.Sandbox()
 	m.mu.Lock()
@@ -87,7 +93,7 @@ func (m *Manager) removeFromNode(ctx context.Context, b *Box) error {
 		// The ID may have come to another box since.
 		return m.undo(ctx, b, sb)
 	}
-	if err := sb.Remove(ctx, b.id); !errors.Is(err, ErrNotFound) {
+	if err := sb.Remove(ctx, b.id); err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	return nil

@@ -48,7 +48,7 @@ func TestStreamInput(t *testing.T) {
 			in := bytes.Repeat([]byte("x"), n)
 			s := stream(t, b, []string{"cat"})
 			go func() {
-				s.Stdin.Write(in) //nolint:errcheck // shows in the output
+				s.Stdin.Write(in)
 				s.Stdin.Close()
 			}()
 			h := sha256.New()

@@ -11,6 +11,7 @@ const DefaultStopTimeout = 2 * time.Second
 
 const (
 	sweepInterval = time.Minute // between looks at all boxes of a node
+	sweepPause    = time.Second // the same, when events were missed
 
 	lookTimeout   = 750 * time.Millisecond // one look at a box, before memory answers
 	listTimeout   = 30 * time.Second

@@ -280,8 +280,8 @@ func TestHandlerAloneKnowsNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hs := &http.Server{Handler: s.Handler()} //nolint:gosec // it serves this test
-	go hs.Serve(ln)                          //nolint:errcheck // closed below
+	hs := &http.Server{Handler: s.Handler()}
+	go hs.Serve(ln)
 	defer hs.Close()
 	w.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", w.socket+"2")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -19,16 +20,16 @@ import (
 // retryAfter is what a 429 and a 503 advise, in seconds.
 const retryAfter = "1"
 
-// errorBody is an answer that is not a success. To huma it is an error with
+// bodyError is an answer that is not a success. To huma it is an error with
 // status and headers.
-type errorBody struct {
+type bodyError struct {
 	Body   rest.Error `json:"error"`
 	status int
 }
 
-func (e *errorBody) Error() string  { return e.Body.Message }
-func (e *errorBody) GetStatus() int { return e.status }
-func (e *errorBody) GetHeaders() http.Header {
+func (e *bodyError) Error() string  { return e.Body.Message }
+func (e *bodyError) GetStatus() int { return e.status }
+func (e *bodyError) GetHeaders() http.Header {
 	if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
 		return http.Header{"Retry-After": {retryAfter}}
 	}
@@ -37,25 +38,24 @@ func (e *errorBody) GetHeaders() http.Header {
 
 // fail makes the answer of a handler's error, and logs what is for us. It is
 // the one place where that happens.
-func (s *Server) fail(ctx context.Context, err error) *errorBody {
+func (s *Server) fail(ctx context.Context, err error) *bodyError {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(cause, rest.ErrStopping) {
 		err = fmt.Errorf("%w: %w", rest.ErrStopping, err)
 	}
-	e := newErrorBody(ctx, err)
+	e := newBodyError(ctx, err)
 	if e.status >= http.StatusInternalServerError && !e.Body.Retryable {
 		s.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", e.Body.RequestID), slog.Any("err", err))
 	}
 	return e
 }
 
-func newErrorBody(ctx context.Context, err error) *errorBody {
+func newBodyError(ctx context.Context, err error) *bodyError {
 	id, _ := ctx.Value(requestIDKey).(string)
-	e := &errorBody{status: statusOf(err), Body: rest.Error{
+	e := &bodyError{status: statusOf(err), Body: rest.Error{
 		Code: reason.Of(err), Message: err.Error(), Details: map[string]any{}, Hint: reason.Hint(err),
 		Retryable: errmap.Temporary(err), RequestID: id,
 	}}
-	var d *detailed
-	if errors.As(err, &d) {
+	if d, ok := errors.AsType[*detailedError](err); ok {
 		e.Body.Details = d.details
 	}
 	if e.Body.Code == "" {
@@ -70,8 +70,7 @@ func newErrorBody(ctx context.Context, err error) *errorBody {
 // publicText is what a caller is told of a 500: the declared text of its
 // reason, which holds nothing of ours, else nothing.
 func publicText(err error) string {
-	var r *reason.Error
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*reason.Error](err); ok {
 		return r.Msg
 	}
 	return rest.ErrInternal.Msg
@@ -101,20 +100,18 @@ func codeOf(status int) string {
 	return strings.ReplaceAll(strings.ToUpper(http.StatusText(status)), " ", "_")
 }
 
-// detailed carries facts for the details of an answer.
-type detailed struct {
+// detailedError carries facts for the details of an answer.
+type detailedError struct {
 	err     error
 	details map[string]any
 }
 
-func (d *detailed) Error() string { return d.err.Error() }
-func (d *detailed) Unwrap() error { return d.err }
+func (d *detailedError) Error() string { return d.err.Error() }
+func (d *detailedError) Unwrap() error { return d.err }
 
 // write sends e.
-func (e *errorBody) write(w http.ResponseWriter) {
-	for k, v := range e.GetHeaders() {
-		w.Header()[k] = v
-	}
+func (e *bodyError) write(w http.ResponseWriter) {
+	maps.Copy(w.Header(), e.GetHeaders())
 	writeJSON(w, e.status, e)
 }
 
@@ -129,24 +126,23 @@ type problem struct {
 var useOurErrors = sync.OnceFunc(func() {
 	huma.ValidateStrictCasing = true
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
-		return newErrorBody(context.Background(), requestError(status, msg, errs))
+		return newBodyError(context.Background(), requestError(status, msg, errs))
 	}
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, msg string, errs ...error) huma.StatusError {
-		return newErrorBody(ctx.Context(), requestError(status, msg, errs))
+		return newBodyError(ctx.Context(), requestError(status, msg, errs))
 	}
 })
 
 // requestError is the error for what huma says of a request.
 func requestError(status int, msg string, errs []error) error {
-	var tooLarge *http.MaxBytesError
 	problems := []problem{}
 	texts := []string{}
 	for _, err := range errs {
-		if errors.As(err, &tooLarge) {
+		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return fmt.Errorf("%w: at most %d bytes are possible here", rest.ErrTooLarge, tooLarge.Limit)
 		}
 		p := problem{Message: err.Error()}
-		if d, ok := err.(huma.ErrorDetailer); ok { //nolint:errorlint // huma hands out its own type bare
+		if d, ok := err.(huma.ErrorDetailer); ok {
 			p = problem{Location: d.ErrorDetail().Location, Message: d.ErrorDetail().Message}
 		}
 		problems = append(problems, p)
@@ -166,5 +162,5 @@ func requestError(status int, msg string, errs []error) error {
 	if len(texts) > most {
 		texts = append(texts[:most], fmt.Sprintf("and %d more", len(texts)-most))
 	}
-	return &detailed{fmt.Errorf("%w: %s", class, strings.Join(texts, "; ")), map[string]any{"problems": problems}}
+	return &detailedError{fmt.Errorf("%w: %s", class, strings.Join(texts, "; ")), map[string]any{"problems": problems}}
 }

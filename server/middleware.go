@@ -33,7 +33,7 @@ func (s *Server) edge(next http.Handler) http.Handler {
 			if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
 				s.recovered(ctx, p)
 				if rec.status == 0 {
-					newErrorBody(ctx, rest.ErrInternal).write(rec)
+					newBodyError(ctx, rest.ErrInternal).write(rec)
 					p = nil
 				}
 			}

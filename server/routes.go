@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ func (s *Server) routes() {
 			OpenAPI: "3.1.0",
 			Info:    &huma.Info{Title: "Taibox", Version: s.cfg.Version, Description: "Isolated boxes that run commands."},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 			},
 		},
 		Formats:                      map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
@@ -38,6 +39,14 @@ func (s *Server) routes() {
 	s.boxRoutes()
 	s.execRoutes()
 	s.imageRoutes()
+}
+
+// schemaName names the schemas after the types of api/rest.
+func schemaName(t reflect.Type, hint string) string {
+	if t == reflect.TypeFor[bodyError]() {
+		t = reflect.TypeFor[rest.ErrorBody]()
+	}
+	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // jsonMux is where huma puts its routes. It knows no wildcard over several
@@ -93,7 +102,7 @@ func (s *Server) raw(method, path, summary string, query []string, h func(http.R
 		OperationID: operationID(method, path), Method: method, Path: path, Summary: summary, Tags: []string{tag(path)},
 		Responses: map[string]*huma.Response{"default": {Description: "See the summary; errors as everywhere."}},
 	}
-	for _, seg := range strings.Split(path, "/") {
+	for seg := range strings.SplitSeq(path, "/") {
 		if name, ok := strings.CutPrefix(seg, "{"); ok {
 			op.Parameters = append(op.Parameters, parameter("path", strings.TrimSuffix(name, "}")))
 		}

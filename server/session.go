@@ -154,7 +154,7 @@ func (x *session) pump(ctx context.Context) {
 		}
 		if first && x.attach {
 			var at [8]byte
-			binary.BigEndian.PutUint64(at[:], uint64(c.Offset)) //nolint:gosec // never negative
+			binary.BigEndian.PutUint64(at[:], uint64(c.Offset))
 			x.begin(c.Offset)
 			if x.conn.WriteData(rest.DataOffset, at[:]) != nil {
 				x.finish(gone)
@@ -283,7 +283,7 @@ func (x *session) awaitAck() {
 
 // read takes what the client sends until the socket ends.
 func (x *session) read(ctx context.Context) {
-	buf := make([]byte, 0, 1+rest.MaxData)
+	buf := make([]byte, 0, 4<<10)
 	for {
 		text, frame, err := x.conn.Read(buf)
 		if err != nil {
@@ -420,7 +420,10 @@ func (x *session) feed() {
 			x.deaf, x.input, x.waiting = true, nil, 0
 			x.cond.Broadcast()
 			x.mu.Unlock()
-			x.conn.WriteJSON(rest.Frame{Type: rest.FrameStdinClosed}) //nolint:errcheck // the reader finds out
+			// Any other error is a broken stream, which says nothing about the command.
+			if errors.Is(err, taisandbox.ErrExecEnded) {
+				x.conn.WriteJSON(rest.Frame{Type: rest.FrameStdinClosed}) //nolint:errcheck // the reader finds out
+			}
 			return
 		}
 		if more && fed-told < rest.Window/4 {

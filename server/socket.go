@@ -130,7 +130,9 @@ func attachOptions(r *http.Request) (taisandbox.AttachOptions, error) {
 
 // checkUpgrade refuses what is no handshake, in our form.
 func checkUpgrade(r *http.Request) error {
-	if r.Method != http.MethodGet || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || r.Header.Get("Sec-WebSocket-Key") == "" {
+	h := r.Header
+	if r.Method != http.MethodGet || !strings.EqualFold(h.Get("Upgrade"), "websocket") || !strings.Contains(strings.ToLower(h.Get("Connection")), "upgrade") ||
+		h.Get("Sec-WebSocket-Version") != "13" || h.Get("Sec-WebSocket-Key") == "" {
 		return fmt.Errorf("%w: %s is a WebSocket", rest.ErrRequest, r.URL.Path)
 	}
 	return nil
@@ -148,7 +150,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, limit int64, se
 	defer s.sockets.leave()
 	ws, err := websocket.Accept(w, r, nil)
 	if err != nil {
-		return nil //nolint:nilerr // it has answered
+		return nil // it has answered
 	}
 	var live wsconn.Liveness
 	if !isLocal(r.Context()) {

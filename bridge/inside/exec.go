@@ -30,7 +30,8 @@ type exec struct {
 	killOnDisconnect          bool
 	oomBefore                 int64
 
-	done chan struct{} // closed when the record is final
+	reaped chan struct{} // closed when the leader was reaped
+	done   chan struct{} // closed when the record is final
 
 	mu     sync.Mutex
 	info   sandbox.ExecInfo
@@ -52,6 +53,7 @@ func newExec(srv *Server, req *wire.Exec, files *passed) *exec {
 		killGrace:        orDefault(req.KillGrace, sandbox.DefaultKillGrace),
 		lease:            orDefault(req.Lease, sandbox.DefaultLease),
 		killOnDisconnect: req.OnDisconnect == sandbox.OnDisconnectKill,
+		reaped:           make(chan struct{}),
 		done:             make(chan struct{}),
 		end:              make(chan struct{}),
 	}

@@ -28,13 +28,13 @@ const (
 	codeNotFound  = 127
 )
 
-// cannotStart says why a command could not be started, with the code for it.
-type cannotStart struct {
+// startError says why a command could not be started, with the code for it.
+type startError struct {
 	code int
 	text string
 }
 
-func (c *cannotStart) Error() string { return c.text }
+func (c *startError) Error() string { return c.text }
 
 // environment adds to the given variables those a command may expect.
 func environment(given [][]byte, home string, tty bool) []string {
@@ -73,7 +73,7 @@ func lookPath(name string, env []string, dir string) (files []string, denied str
 			path = v
 		}
 	}
-	for _, d := range strings.Split(path, ":") {
+	for d := range strings.SplitSeq(path, ":") {
 		if !filepath.IsAbs(d) {
 			d = filepath.Join(dir, d)
 		}
@@ -90,7 +90,7 @@ func lookPath(name string, env []string, dir string) (files []string, denied str
 	return files, denied
 }
 
-// launch forks and executes. The error is a *cannotStart if the command is at
+// launch forks and executes. The error is a *startError if the command is at
 // fault.
 func (r *reaper) launch(args, env []string, attr *syscall.ProcAttr) (int, <-chan unix.WaitStatus, error) {
 	attr.Env = env
@@ -102,7 +102,7 @@ func (r *reaper) launch(args, env []string, attr *syscall.ProcAttr) (int, <-chan
 			raiseOOMScore(pid)
 			return pid, exited, nil
 		}
-		if failed = startError(file, attr.Dir, err); !errors.Is(err, unix.EACCES) {
+		if failed = explainStart(file, attr.Dir, err); !errors.Is(err, unix.EACCES) {
 			return 0, nil, failed
 		}
 	}
@@ -110,13 +110,13 @@ func (r *reaper) launch(args, env []string, attr *syscall.ProcAttr) (int, <-chan
 	case failed != nil:
 		return 0, nil, failed
 	case denied != "":
-		return 0, nil, startError(denied, attr.Dir, unix.EACCES)
+		return 0, nil, explainStart(denied, attr.Dir, unix.EACCES)
 	}
-	return 0, nil, &cannotStart{codeNotFound, fmt.Sprintf("%s: command not found", args[0])}
+	return 0, nil, &startError{codeNotFound, fmt.Sprintf("%s: command not found", args[0])}
 }
 
-// startError says what an error of fork or exec means.
-func startError(file, dir string, err error) error {
+// explainStart says what an error of fork or exec means.
+func explainStart(file, dir string, err error) error {
 	at := file
 	if !filepath.IsAbs(at) {
 		at = filepath.Join(dir, at)
@@ -128,7 +128,7 @@ func startError(file, dir string, err error) error {
 		return err
 	}
 	cannot := func(code int, text string) error {
-		return &cannotStart{code, file + ": " + text}
+		return &startError{code, file + ": " + text}
 	}
 	switch errno {
 	case unix.ENOENT, unix.ENOTDIR:
@@ -147,6 +147,10 @@ func startError(file, dir string, err error) error {
 		return cannot(codeCannotRun, "arguments and environment are too long; pass the data by input or file")
 	case unix.EAGAIN, unix.ENOMEM:
 		return fmt.Errorf("%w: %w", sandbox.ErrProcessLimit, errno)
+	case unix.EINVAL:
+		return fmt.Errorf("%w: its number is outside the box's range of ids", sandbox.ErrUserNotFound)
+	case unix.ENOSYS, unix.ENODEV, unix.EOPNOTSUPP, unix.EBUSY, unix.EBADF:
+		return fmt.Errorf("fork into a cgroup: %w", errno)
 	}
 	return cannot(codeCannotRun, errno.Error())
 }
@@ -154,10 +158,10 @@ func startError(file, dir string, err error) error {
 // raiseOOMScore may come too late for a command that has ended; then it does
 // not matter.
 func raiseOOMScore(pid int) {
-	f, err := os.OpenFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", os.O_WRONLY, 0)
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
-	f.WriteString(strconv.Itoa(oomRaise)) //nolint:errcheck // see above
-	f.Close()                             //nolint:errcheck // see above
+	unix.Write(fd, []byte(strconv.Itoa(oomRaise))) //nolint:errcheck // see above
+	unix.Close(fd)                                 //nolint:errcheck // see above
 }

@@ -48,11 +48,13 @@ func (s *Server) handle(conn *wire.Conn, req *wire.Request, files *passed) error
 			return struct{}{}, nil
 		})
 	case wire.OpPorts:
-		return reply(conn, req, func(*struct{}) (any, error) { return listening() })
+		return reply(conn, req, func(*struct{}) (any, error) { return listening(), nil })
 	case wire.OpStats:
 		return reply(conn, req, func(*struct{}) (any, error) { return s.stats() })
 	case wire.OpDial:
 		return s.dial(conn, req)
+	case wire.OpFile:
+		return s.file(conn, req)
 	}
 	return fmt.Errorf("%w: the box's bridge knows no operation %.32q", sandbox.ErrUnsupported, req.Op)
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // listening lists what listens in the box, and which process does.
-func listening() ([]wire.Port, error) {
+func listening() []wire.Port {
 	ports := []wire.Port{}
 	inodes := map[string][]int{} // socket inode → indices of ports
 	for _, table := range []struct{ network, state string }{
@@ -46,7 +46,7 @@ func listening() ([]wire.Port, error) {
 	if len(ports) > 0 {
 		findOwners(ports, inodes)
 	}
-	return ports, nil
+	return ports
 }
 
 // parseSocket reads a line of /proc/net/{tcp,udp}[6].

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,8 @@ type pump struct {
 	log      *execLog
 	progress chan<- struct{} // has room for one signal
 	eof      chan struct{}   // closed after the last byte
+	// reaped is closed when the leader of a terminal was; nil for pipes.
+	reaped <-chan struct{}
 
 	mu     sync.Mutex // held over each read, so that owed is exact
 	read   int64
@@ -49,9 +52,32 @@ func (p *pump) run() {
 	if err != nil {
 		return
 	}
-	for p.move(rc) {
-		p.signal()
+	for {
+		for p.move(rc) {
+			p.signal()
+		}
+		if !p.mayReopen() {
+			return
+		}
 	}
+}
+
+// ttyReopen is how often a terminal that nobody has open is looked at.
+const ttyReopen = 20 * time.Millisecond
+
+// mayReopen waits where a terminal's end may not be one. It says EIO as soon
+// as nobody has it open; but closing our side would kill a command that has
+// merely closed its own descriptors, and any may open /dev/tty again.
+func (p *pump) mayReopen() bool {
+	if p.reaped == nil {
+		return false
+	}
+	select {
+	case <-p.reaped:
+		p.reaped = nil // one more look
+	case <-time.After(ttyReopen):
+	}
+	return true
 }
 
 func (p *pump) signal() {

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -47,7 +49,11 @@ type Server struct {
 	watchers map[*watcher]struct{}
 	stopping bool
 	stopped  chan struct{} // closed when nothing runs any more
+	idle     *time.Timer   // runs when nothing has happened for idleDelay
 }
+
+// idleDelay is after how much quiet the memory of busier times is given back.
+const idleDelay = 2 * time.Second
 
 // PeerOutside trusts processes outside the pid namespace only: in a box those
 // have no number.
@@ -80,6 +86,8 @@ func Run(cfg Config) error {
 	if cfg.TrustPeer == nil {
 		cfg.TrustPeer = PeerOutside
 	}
+	// Whatever else was left open for this process is not the box's.
+	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) //nolint:errcheck // our own are marked one by one
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -94,6 +102,8 @@ func Run(cfg Config) error {
 		cfg: cfg, reaper: newReaper(), null: null, started: time.Now(), quit: make(chan struct{}),
 		execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}),
 	}
+	s.idle = time.AfterFunc(idleDelay, debug.FreeOSMemory)
+	defer s.idle.Stop()
 	outside, stopSignals := catchSignals()
 	defer stopSignals()
 	var own sync.WaitGroup
@@ -241,7 +251,7 @@ func (s *Server) oomKills() int64 {
 		return 0
 	}
 	var b [1024]byte
-	n, _ := f.ReadAt(b[:], 0) //nolint:errcheck // what was read is looked at
+	n, _ := f.ReadAt(b[:], 0)
 	return parseOOMKills(b[:n])
 }
 

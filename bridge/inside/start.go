@@ -92,7 +92,7 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 	e.oomBefore = s.oomKills()
 
 	pid, exited, err := s.reaper.launch(args, env, attr)
-	var cannot *cannotStart
+	var cannot *startError
 	if err != nil {
 		stdio.abandon()
 		if !errors.As(err, &cannot) {
@@ -107,6 +107,9 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 	e.tree.begin(pid)
 	e.output, e.tty, e.stdin = stdio.output, stdio.tty, stdio.input
 	for _, p := range e.output {
+		if e.tty != nil {
+			p.reaped = e.reaped
+		}
 		go p.run()
 	}
 	if e.in != nil {
@@ -118,7 +121,7 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 }
 
 // refuse ends an exec whose command could not be started.
-func (e *exec) refuse(cannot *cannotStart, names []string) {
+func (e *exec) refuse(cannot *startError, names []string) {
 	line := "taibox: " + cannot.text + "\n"
 	if e.info.TTY {
 		line = strings.ReplaceAll(line, "\n", "\r\n")

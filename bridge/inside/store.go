@@ -17,17 +17,17 @@ const (
 // long as that works, from there on in a ring in memory.
 type store struct {
 	file   *os.File
-	ringAt int64 // positions from here on are in the ring
-	ring   [ringBytes / ringBlock][]byte
+	ringAt int64    // positions from here on are in the ring
+	ring   [][]byte // blocks, made as they are needed
 }
 
 const never = int64(1) << 62
 
 // newStore takes over file, which may be nil.
 func newStore(file *os.File) *store {
-	st := &store{file: file}
-	if file != nil {
-		st.ringAt = never
+	st := &store{file: file, ringAt: never}
+	if file == nil {
+		st.useRing(0)
 	}
 	return st
 }
@@ -36,7 +36,9 @@ func newStore(file *os.File) *store {
 func (s *store) inFile() bool { return s.ringAt == never }
 
 // useRing makes positions from pos on go to memory.
-func (s *store) useRing(pos int64) { s.ringAt = pos }
+func (s *store) useRing(pos int64) {
+	s.ringAt, s.ring = pos, make([][]byte, ringBytes/ringBlock)
+}
 
 func (s *store) writeAt(p []byte, pos int64) error {
 	if s.inFile() {
@@ -107,5 +109,5 @@ func (s *store) close() {
 	if s.file != nil {
 		s.file.Close() //nolint:errcheck // nothing is buffered
 	}
-	s.ring = [ringBytes / ringBlock][]byte{}
+	clear(s.ring)
 }

@@ -81,6 +81,7 @@ func (e *exec) await(pid int, exited <-chan unix.WaitStatus) (status unix.WaitSt
 		select {
 		case status = <-exited:
 			exited, timeout, ended = nil, nil, time.Now()
+			close(e.reaped)
 			if asked == "" {
 				return status, "", ended
 			}

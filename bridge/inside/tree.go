@@ -73,6 +73,10 @@ func (t *tree) membersLocked() []int {
 func (t *tree) empty() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.emptyLocked()
+}
+
+func (t *tree) emptyLocked() bool {
 	if t.gone || t.leader == 0 {
 		return true
 	}
@@ -138,11 +142,10 @@ func (t *tree) signalLocked(sig unix.Signal) bool {
 func (t *tree) leftover() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := len(t.membersLocked())
-	if n == 0 {
+	if t.emptyLocked() {
 		t.closeLocked()
 	}
-	return n
+	return len(t.membersLocked())
 }
 
 // close forgets the tree.
@@ -177,7 +180,7 @@ func (t *tree) listCgroup() []int {
 	f := os.NewFile(uintptr(fd), "cgroup.procs")
 	defer f.Close()
 	var pids []int
-	for _, line := range bytes.Fields(readAll(f)) {
+	for line := range bytes.FieldsSeq(readAll(f)) {
 		// A process outside the pid namespace shows as 0.
 		if pid, err := strconv.Atoi(string(line)); err == nil && pid > 1 {
 			pids = append(pids, pid)

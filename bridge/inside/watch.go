@@ -40,6 +40,7 @@ func (w *watcher) take() (infos []sandbox.ExecInfo, behind bool) {
 
 // changed tells all watchers about an exec.
 func (s *Server) changed(e *exec) {
+	s.idle.Reset(idleDelay)
 	s.mu.Lock()
 	watchers := make([]*watcher, 0, len(s.watchers))
 	for w := range s.watchers {

@@ -1,9 +1,10 @@
 // Command taibox-bridge is PID 1 of a box. Without arguments it serves the
 // node on the listening socket it inherited as descriptor 3.
 //
-// Two small jobs use the same program: "hold" blocks until it is told to end
-// and is what an image's entrypoint gets as its arguments; "pair" prepares a
-// fresh pair of user and network namespace for the node.
+// Small jobs use the same program: "hold" blocks until it is told to end and is
+// what an image's entrypoint gets as its arguments; "pair" prepares a fresh pair
+// of user and network namespace for the node; "files" is what PID 1 runs as
+// some user to read and write files.
 package main
 
 import (
@@ -14,6 +15,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/bridge/inside"
 )
 
 // init makes the process unreadable for everybody in the box, its root
@@ -38,6 +41,8 @@ func main() {
 		err = pair(os.Stdin, os.Stdout)
 	case len(args) == 1 && args[0] == "--version":
 		_, err = fmt.Fprintln(os.Stdout, "taibox-bridge", version)
+	case len(args) == 1 && args[0] == inside.FileWorker:
+		err = inside.ServeFile()
 	default:
 		err = fmt.Errorf("unknown arguments %q: none, hold, pair or --version are possible", args)
 	}

@@ -1,3 +1,7 @@
+// The limits of our own cgroup are not worth reading the list of all mounts,
+// which on a machine full of boxes is long.
+//go:debug containermaxprocs=0
+
 // Command taibox runs commands in isolated boxes on this machine.
 //
 // It is a client of the server, which the program taibox-server beside it is:

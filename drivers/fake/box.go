@@ -130,6 +130,7 @@ func (b *box) setStateLocked(s sandbox.State, reason string) {
 	case sandbox.StateStopped, sandbox.StateFailed:
 		b.info.StoppedAt = now
 		clear(b.ports)
+	default:
 	}
 	if s == sandbox.StateFailed {
 		b.info.Error = "the box's bridge ended: " + reason
@@ -224,8 +225,7 @@ func (b *box) busy() <-chan struct{} {
 // breakDown ends the box from outside: nobody saw how its execs ended.
 func (b *box) breakDown(s sandbox.State, reason string) {
 	b.mu.Lock()
-	switch b.info.State {
-	case sandbox.StateRunning, sandbox.StateStopping:
+	if b.info.State == sandbox.StateRunning || b.info.State == sandbox.StateStopping {
 		for _, e := range b.order {
 			e.loseLocked()
 		}

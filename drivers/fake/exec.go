@@ -102,7 +102,7 @@ func (b *box) newExecLocked(spec sandbox.ExecSpec) (*exec, error) {
 		}
 	}
 	spec.User = cmp.Or(spec.User, b.info.User)
-	uid, _, err := lookUser(spec.User)
+	uid, err := lookUser(spec.User)
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +152,7 @@ func (b *box) envLocked(spec sandbox.ExecSpec, uid int) map[string]string {
 // pruneLocked forgets the oldest finished execs beyond what is kept.
 func (b *box) pruneLocked() {
 	finished, bytes := 0, int64(0)
-	for i := len(b.order) - 1; i >= 0; i-- {
-		e := b.order[i]
+	for i, e := range slices.Backward(b.order) {
 		if !e.info.Done() {
 			continue
 		}
@@ -332,19 +331,18 @@ func (e *exec) signal(sig syscall.Signal, to func(*Proc) bool) int {
 }
 
 // lookUser resolves "user[:group]" as the box's own files would.
-func lookUser(s string) (uid, gid int, err error) {
+func lookUser(s string) (uid int, err error) {
 	name, group, hasGroup := strings.Cut(s, ":")
 	uid, ok := number(name, map[string]int{"root": 0, "user": 1000, "nobody": 65534})
 	if !ok {
-		return 0, 0, fmt.Errorf("%w: user %q", sandbox.ErrUserNotFound, name)
+		return 0, fmt.Errorf("%w: user %q", sandbox.ErrUserNotFound, name)
 	}
-	gid = uid
 	if hasGroup {
-		if gid, ok = number(group, map[string]int{"root": 0, "user": 1000, "nogroup": 65534}); !ok {
-			return 0, 0, fmt.Errorf("%w: group %q", sandbox.ErrUserNotFound, group)
+		if _, ok := number(group, map[string]int{"root": 0, "user": 1000, "nogroup": 65534}); !ok {
+			return 0, fmt.Errorf("%w: group %q", sandbox.ErrUserNotFound, group)
 		}
 	}
-	return uid, gid, nil
+	return uid, nil
 }
 
 func number(s string, names map[string]int) (int, bool) {

@@ -234,7 +234,7 @@ func (d *Driver) dead() bool {
 func (d *Driver) step(ctx context.Context, op, id string) error {
 	if d.faultFn != nil {
 		if err := d.faultFn(op, id); err != nil {
-			d.log.DebugContext(ctx, "scripted failure", "op", op, "box", id, "err", err)
+			d.log.DebugContext(ctx, "scripted failure", slog.String("op", op), slog.String("box", id), slog.Any("err", err))
 			if errors.Is(err, ErrKilled) {
 				d.shut()
 			}

@@ -68,7 +68,7 @@ func states(t *testing.T, d *fake.Driver) string {
 func TestD05NoLimitNobodySet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := fake.New()
-		defer d.Close() //nolint:errcheck // it cannot fail
+		defer d.Close()
 		started(t, d, "a")
 		began := time.Now()
 		s := stream(t, d, sandbox.ExecSpec{Args: []string{"sleep", "720h"}})
@@ -87,7 +87,7 @@ func TestD05NoLimitNobodySet(t *testing.T) {
 func TestStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := fake.New()
-		defer d.Close() //nolint:errcheck // it cannot fail
+		defer d.Close()
 		started(t, d, "a")
 		began := time.Now()
 		s := stream(t, d, sandbox.ExecSpec{Args: []string{"yes", "100000"}, MaxLog: 1000})
@@ -148,7 +148,7 @@ func TestG01KilledAtEachStep(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			d.Close() //nolint:errcheck // it cannot fail
+			d.Close()
 			d = machine(t, fake.WithFault(fault))
 			switch op {
 			case "create":
@@ -330,7 +330,7 @@ func TestFailpoints(t *testing.T) {
 func TestWithProgram(t *testing.T) {
 	d := machine(t, fake.WithProgram("answer", func(ctx context.Context, p *fake.Proc) int {
 		usr1 := p.Notify(syscall.SIGUSR1)
-		p.Stdout.Write([]byte(p.Env["Q"] + " " + strings.Join(p.Args, ","))) //nolint:errcheck // the test looks
+		p.Stdout.Write([]byte(p.Env["Q"] + " " + strings.Join(p.Args, ",")))
 		select {
 		case <-usr1:
 			return 42

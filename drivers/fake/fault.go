@@ -3,6 +3,7 @@ package fake
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,9 +14,9 @@ import (
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
-// ErrKilled, returned by a fault, ends the driver as kill -9 would at that
-// step: nothing is cleaned up, all its streams break, later calls fail. The
-// next [Open] of the directory recovers.
+// ErrKilled is for faults: it ends the driver as kill -9 would at that step.
+// Nothing is cleaned up, all its streams break, later calls fail. The next
+// [Open] of the directory recovers.
 var ErrKilled = errors.New("driver was killed")
 
 // ErrFault is what a scripted error of [Failpoints] wraps when its text is not
@@ -47,7 +48,7 @@ func Failpoints(rules ...string) (func(op, id string) error, error) {
 	points := map[string]*failpoint{}
 	for _, rule := range rules {
 		op, terms, ok := strings.Cut(rule, ":")
-		if !ok || !isStep(op) {
+		if !ok || !slices.Contains(Steps(), op) {
 			return nil, fmt.Errorf("failpoint %q: step:action is expected", rule)
 		}
 		p := &failpoint{}
@@ -66,15 +67,6 @@ func Failpoints(rules ...string) (func(op, id string) error, error) {
 		}
 		return nil
 	}, nil
-}
-
-func isStep(op string) bool {
-	for _, s := range Steps() {
-		if s == op {
-			return true
-		}
-	}
-	return false
 }
 
 type action struct {

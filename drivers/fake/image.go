@@ -56,7 +56,8 @@ func (m *machine) image(ref string) (sandbox.ImageInfo, error) {
 	return sandbox.ImageInfo{}, fmt.Errorf("%w: %s", sandbox.ErrImageNotFound, ref)
 }
 
-// normalise returns the full form of a reference; a digest stays as it is.
+// normalise returns a reference with its tag, in the short form that people
+// know; a digest stays as it is.
 func normalise(ref string) (string, error) {
 	if ref == sandbox.HostFS {
 		return ref, nil
@@ -68,7 +69,7 @@ func normalise(ref string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %.256q", sandbox.ErrImageRef, ref)
 	}
-	return named.String(), nil
+	return reference.FamiliarString(named), nil
 }
 
 // Load reads an archive. Layers are verified and forgotten: the programs of

@@ -115,7 +115,7 @@ func (d *Driver) useImage(b *box) error {
 func (b *box) checkUser() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, _, err := lookUser(b.info.User)
+	_, err := lookUser(b.info.User)
 	return err
 }
 
@@ -162,6 +162,7 @@ func (d *Driver) start(ctx context.Context, id string) error {
 		return nil
 	case sandbox.StateRemoving:
 		return sandbox.ErrRemoving
+	default:
 	}
 	b.forgetPhases("start.")
 	for _, step := range []string{"start.runtime", "start.bridge"} {
@@ -237,6 +238,7 @@ func (d *Driver) stopBox(ctx context.Context, id string, grace time.Duration) er
 		return sandbox.ErrRemoving
 	case sandbox.StateRunning:
 		b.setState(sandbox.StateStopping, ReasonUser)
+	default: // an earlier stop was cut short
 	}
 	if err := d.step(ctx, "stop.term", b.id); err != nil {
 		return err

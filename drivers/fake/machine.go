@@ -91,6 +91,7 @@ func (m *machine) recover() {
 			b.killAll()
 			b.waitIdle(context.Background(), nil)
 			b.setState(sandbox.StateStopped, ReasonInterrupted)
+		default:
 		}
 	}
 }

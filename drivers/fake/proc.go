@@ -55,7 +55,7 @@ type Child struct {
 
 // newProcLocked makes a process of an exec. The box's lock is held.
 func (b *box) newProcLocked(e *exec, args []string, newSession bool) *Proc {
-	uid, _, _ := lookUser(e.spec.User) //nolint:errcheck // checked when the exec was made
+	uid, _ := lookUser(e.spec.User) // checked when the exec was made
 	b.lastPID++
 	p := &Proc{
 		PID: b.lastPID, Args: args, Env: maps.Clone(e.spec.Env), Dir: e.spec.WorkDir, UID: uid,

@@ -104,7 +104,7 @@ func (d *Driver) lookupLocked(b *box, name string) (Program, string) {
 
 // num returns an argument as a number, or 0.
 func (p *Proc) num(i int) int {
-	n, _ := strconv.Atoi(p.arg(i)) //nolint:errcheck // 0 is good enough for a test's program
+	n, _ := strconv.Atoi(p.arg(i))
 	return n
 }
 

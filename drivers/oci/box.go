@@ -26,7 +26,7 @@ type box struct {
 	kills   int64                   // OOM kills of this run that befell execs
 	removal chan struct{}           // closed when the removal under way ends; nil without one
 	remErr  error                   // its outcome
-	abort   context.CancelCauseFunc // ends the start under way; nil without one
+	abort   context.CancelCauseFunc // hurries the start or stop under way; nil without one
 	gone    bool
 }
 
@@ -61,7 +61,7 @@ func (d *Driver) lookup(verb, id string) (*box, error) {
 	defer d.mu.Unlock()
 	b, ok := d.boxes[id]
 	if !ok {
-		return nil, fmt.Errorf("%s box %s: %w", verb, id, sandbox.ErrNotFound)
+		return nil, wrapBox(verb, id, sandbox.ErrNotFound)
 	}
 	return b, nil
 }

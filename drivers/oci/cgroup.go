@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -291,8 +292,8 @@ func removeCgroup(dir string) error {
 	if err != nil {
 		return err
 	}
-	for i := len(dirs) - 1; i >= 0; i-- {
-		if err := rmdirRetry(dirs[i]); err != nil {
+	for _, d := range slices.Backward(dirs) {
+		if err := rmdirRetry(d); err != nil {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}
 	}

@@ -115,10 +115,23 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, err
 	}
 	d.goRun(d.firewall.run)
+	d.goRun(d.warmHostFS)
 	if cfg.PoolSize > 0 {
 		d.goRun(d.pool.run)
 	}
 	return d, nil
+}
+
+// warmHostFS makes the built-in image ahead of its first box.
+func (d *Driver) warmHostFS(ctx context.Context) {
+	view, err := d.hostfs.Use(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.log.Warn("built-in image is not ready", slog.Any("err", err))
+		}
+		return
+	}
+	view.Release()
 }
 
 // goRun runs a background job until Close.

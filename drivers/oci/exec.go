@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -56,6 +55,9 @@ func (d *Driver) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 
 // ExecStream implements [sandbox.Sandbox].
 func (d *Driver) ExecStream(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Stream, error) {
+	if ctx.Err() != nil {
+		return nil, wrapBox("exec in", id, context.Cause(ctx))
+	}
 	b, live, err := d.running("exec in", id)
 	if err != nil {
 		return nil, err
@@ -211,7 +213,7 @@ func wrapExec(verb, execID, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s exec %s in box %s: %w", verb, execID, id, err)
+	return fmt.Errorf("%s exec %s in box %s: %w", verb, shown(execID), shown(id), err)
 }
 
 // ListExecs implements [sandbox.Sandbox].
@@ -273,7 +275,7 @@ func (d *Driver) WaitExec(ctx context.Context, id, execID string) (sandbox.ExecI
 
 // execInfo asks the bridge for a record, or takes the kept one.
 func (d *Driver) execInfo(ctx context.Context, verb, id, execID string, ask func(*bridge.Client, context.Context, string) (sandbox.ExecInfo, error)) (sandbox.ExecInfo, error) {
-	b, err := d.lookup(verb+" exec "+execID+" in", id)
+	b, err := d.lookup(verb+" exec "+shown(execID)+" in", id)
 	if err != nil {
 		return sandbox.ExecInfo{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,14 +29,14 @@ func sortInfos(infos []sandbox.Info) {
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Info, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("create box %s: %w", spec.ID, err)
+			err = wrapBox("create", spec.ID, err)
 		}
 	}()
-	if err := d.checkSpec(&spec); err != nil {
-		return sandbox.Info{}, err
-	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return sandbox.Info{}, context.Cause(ctx)
+	}
+	if spec, err = d.checkSpec(spec); err != nil {
+		return sandbox.Info{}, err
 	}
 	trace := newTrace()
 	b := newBox(d, record{
@@ -112,10 +113,17 @@ func (d *Driver) makeBoxDir(b *box) error {
 	return mkdirs(0o755, filepath.Join(dir, "fs", "upper"))
 }
 
-// checkSpec refuses what this machine cannot give, and fills in defaults.
-func (d *Driver) checkSpec(spec *sandbox.Spec) error {
+// checkSpec refuses what this machine cannot give, and fills in defaults. What
+// it returns shares nothing with the caller's.
+func (d *Driver) checkSpec(spec sandbox.Spec) (sandbox.Spec, error) {
 	if err := spec.Validate(); err != nil {
-		return err
+		return spec, err
+	}
+	spec.Labels, spec.Env = maps.Clone(spec.Labels), maps.Clone(spec.Env)
+	spec.ExtraHosts, spec.Tmpfs, spec.Devices = slices.Clone(spec.ExtraHosts), slices.Clone(spec.Tmpfs), slices.Clone(spec.Devices)
+	if spec.Entrypoint != nil {
+		entrypoint := slices.Clone(*spec.Entrypoint)
+		spec.Entrypoint = &entrypoint
 	}
 	if spec.Network == "" {
 		spec.Network = sandbox.NetworkInternet
@@ -128,12 +136,12 @@ func (d *Driver) checkSpec(spec *sandbox.Spec) error {
 		controller string
 	}{{spec.MemoryBytes > 0, "memory"}, {spec.CPUs > 0, "cpu"}, {spec.Pids > 0, "pids"}} {
 		if want.asked && !d.cgroups.available(want.controller) {
-			return fmt.Errorf("a limit needs the cgroup controller %s, which this machine lacks: %w", want.controller, sandbox.ErrUnsupported)
+			return spec, fmt.Errorf("a limit needs the cgroup controller %s, which this machine lacks: %w", want.controller, sandbox.ErrUnsupported)
 		}
 	}
-	n, err := openFiles(spec.OpenFiles)
-	spec.OpenFiles = n
-	return err
+	var err error
+	spec.OpenFiles, err = openFiles(spec.OpenFiles)
+	return spec, err
 }
 
 // forget drops a box from memory.
@@ -154,8 +162,11 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return wrapBox("start", id, context.Cause(ctx))
+	}
 	if err := b.acquire(ctx); err != nil {
-		return fmt.Errorf("start box %s: %w", id, err)
+		return wrapBox("start", id, err)
 	}
 	defer b.release()
 	ctx, abort := context.WithCancelCause(ctx)
@@ -184,7 +195,16 @@ func wrapBox(verb, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s box %s: %w", verb, id, err)
+	return fmt.Errorf("%s box %s: %w", verb, shown(id), err)
+}
+
+// shown is an ID for people. One that cannot be is quoted and cut: it may hold
+// anything.
+func shown(id string) string {
+	if sandbox.ValidateID(id) != nil {
+		return fmt.Sprintf("%.64q", id)
+	}
+	return id
 }
 
 // Stop implements [sandbox.Sandbox].
@@ -217,6 +237,10 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 		return wrapBox("remove", id, sandbox.ErrNotFound)
 	}
 	removal := b.removal
+	if ctx.Err() != nil {
+		b.mu.Unlock()
+		return wrapBox("remove", id, context.Cause(ctx))
+	}
 	if removal == nil {
 		removal = make(chan struct{})
 		b.removal = removal
@@ -248,8 +272,11 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 // finish runs a job that goes on when ctx ends, since half an end is worse
 // than a late one. It returns early then.
 func (d *Driver) finish(ctx context.Context, job func(context.Context) error) error {
-	if d.ctx.Err() != nil {
+	switch {
+	case d.ctx.Err() != nil:
 		return errClosed
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	done := make(chan error, 1)
 	d.wg.Go(func() { done <- job(context.WithoutCancel(ctx)) })
@@ -312,12 +339,23 @@ func (b *box) remove(ctx context.Context) error {
 
 // end stops a running box: the bridge first gets grace to end its commands.
 func (b *box) end(ctx context.Context, grace time.Duration, reason string) error {
+	// A removal does not wait for the grace.
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
 	b.mu.Lock()
-	live := b.live
+	live, removing := b.live, b.removal != nil
+	if live != nil {
+		b.abort = abort
+	}
 	b.mu.Unlock()
-	if live == nil {
+	if live == nil || removing {
 		return nil
 	}
+	defer func() {
+		b.mu.Lock()
+		b.abort = nil
+		b.mu.Unlock()
+	}()
 	if err := b.update(func(r *record) { r.State, r.Reason = sandbox.StateStopping, reason }); err != nil {
 		return err
 	}
@@ -334,7 +372,7 @@ func (b *box) end(ctx context.Context, grace time.Duration, reason string) error
 		case <-stopCtx.Done():
 		}
 	}
-	return b.endRun(ctx, live, sandbox.StateStopped, reason, "")
+	return b.endRun(context.WithoutCancel(ctx), live, sandbox.StateStopped, reason, "")
 }
 
 // endRun clears up after a run and records how it ended.

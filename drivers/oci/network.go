@@ -47,7 +47,14 @@ func (n *network) attach(p pair, addr netip.Addr) (err error) {
 	attrs.Name = name
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = boxInterface, netlink.NsFd(int(ns))
-	if err := netlink.LinkAdd(veth); err != nil {
+	err = netlink.LinkAdd(veth)
+	if errors.Is(err, unix.EEXIST) {
+		// Of a box that is gone; the kernel has not got round to it.
+		if err = n.detach(p.index); err == nil {
+			err = netlink.LinkAdd(veth)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("make interface %s: %w", name, err)
 	}
 	defer func() {

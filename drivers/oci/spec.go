@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	goruntime "runtime"
 	"slices"
 	"strings"
 
@@ -78,8 +79,13 @@ func (b *bundle) build() (*specs.Spec, error) {
 		Mounts: b.allMounts(),
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.UserNamespace, Path: b.userNS}, {Type: specs.NetworkNamespace, Path: b.netNS},
-				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace},
+				{Type: specs.UserNamespace, Path: b.userNS},
+				{Type: specs.NetworkNamespace, Path: b.netNS},
+				{Type: specs.PIDNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.CgroupNamespace},
 			},
 			CgroupsPath:       b.cgroup,
 			Resources:         b.resources(),
@@ -96,6 +102,13 @@ func (b *bundle) build() (*specs.Spec, error) {
 		return slices.Equal(c.Names, []string{"clone3"})
 	})
 	s.Linux.Seccomp.Syscalls = append(s.Linux.Seccomp.Syscalls, specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActAllow})
+	// Other instruction sets of the processor have other ways to the same
+	// calls: on i386 socketcall(2) hides the address family from any filter.
+	// Leaving them out also takes two thirds of the time that the runtime
+	// needs to compile the filter.
+	if arch, ok := nativeArch[goruntime.GOARCH]; ok {
+		s.Linux.Seccomp.Architectures = []specs.Arch{arch}
+	}
 	if len(b.spec.Devices) > 0 {
 		cache, err := cdi.NewCache(cdi.WithAutoRefresh(false))
 		if err != nil {
@@ -107,6 +120,8 @@ func (b *bundle) build() (*specs.Spec, error) {
 	}
 	return s, nil
 }
+
+var nativeArch = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}
 
 func (b *bundle) allMounts() []specs.Mount {
 	mounts := []specs.Mount{

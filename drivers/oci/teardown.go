@@ -12,13 +12,14 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/go-runc"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
 // teardown removes all that a run has on the machine. Each step may be
-// repeated, and one that failed does not keep the others from being tried.
+// repeated, and one that failed does not keep the other from being tried.
 func (d *Driver) teardown(ctx context.Context, id string, r *run) error {
 	if err := d.step("teardown", "kill", id); err != nil {
 		return err
@@ -26,23 +27,27 @@ func (d *Driver) teardown(ctx context.Context, id string, r *run) error {
 	if err := d.killRun(ctx, id, r); err != nil {
 		return err // nothing may be taken from under a process
 	}
-	if err := d.step("teardown", "runtime", id); err != nil {
-		return err
-	}
-	errs := []error{d.deleteContainer(ctx, id)}
-	if err := d.step("teardown", "cgroups", id); err != nil {
-		return err
-	}
-	errs = append(errs, d.cgroups.removeBox(id))
-	if err := d.step("teardown", "network", id); err != nil {
-		return err
-	}
-	errs = append(errs, d.network.detach(r.Index))
-	if err := d.step("teardown", "mounts", id); err != nil {
-		return err
-	}
-	errs = append(errs, removeRunDir(d.runDir(id)))
-	err := errors.Join(errs...)
+	var g errgroup.Group
+	g.Go(func() error {
+		if err := d.step("teardown", "runtime", id); err != nil {
+			return err
+		}
+		err := d.deleteContainer(ctx, id)
+		if err := d.step("teardown", "cgroups", id); err != nil {
+			return err
+		}
+		return errors.Join(err, d.cgroups.removeBox(id))
+	})
+	g.Go(func() error {
+		// The interface goes with the last mount of its network namespace, when
+		// the kernel gets round to it: that takes longer than all the rest, and
+		// nothing waits for it.
+		if err := d.step("teardown", "mounts", id); err != nil {
+			return err
+		}
+		return removeRunDir(d.runDir(id))
+	})
+	err := g.Wait()
 	if err == nil {
 		d.pool.release(r.Index)
 	}

@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"runtime"
+	goruntime "runtime"
 
 	"github.com/taibox/taibox/internal/reason"
 )
@@ -48,7 +48,7 @@ func imageArchive() ([]byte, error) {
 		return nil, err
 	}
 	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux",
+		"architecture": goruntime.GOARCH, "os": "linux",
 		"config": map[string]any{"Env": []string{"PATH=/bin"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum(layer)}},
 	})

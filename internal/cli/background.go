@@ -80,8 +80,8 @@ func (e *Env) await(ctx context.Context, c *client.Client, s *settings, dead <-c
 	impatient := time.NewTimer(startPatience)
 	defer impatient.Stop()
 	for pause := startPollMin; ; pause = min(2*pause, startPollMax) {
-		if v, err := c.Version(ctx); err == nil {
-			return v, nil
+		if v, err := c.Version(ctx); !errors.Is(err, rest.ErrUnreachable) && ctx.Err() == nil {
+			return v, err
 		}
 		select {
 		case err := <-dead:
@@ -128,7 +128,7 @@ func (e *Env) spawn(s *settings, dead chan<- error) (tail func() string, err err
 		return nil, err
 	}
 
-	cmd := exec.Command(program, "serve", "--host", s.Host, "--data-dir", s.DataDir)
+	cmd := exec.Command(program, "serve", "--host", s.Host, "--data-dir", s.DataDir) //nolint:noctx // it outlives us
 	if s.config != "" {
 		cmd.Args = append(cmd.Args, "--config", s.config)
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -149,6 +148,5 @@ func (e *Env) printReport(r bench.Report) error {
 		rate += fmt.Sprintf(" (Docker %.1f)", docker.ParallelCreate)
 	}
 	f.add("Parallel create", rate)
-	f.add("Measured", time.Now().Format(time.DateOnly))
 	return f.print(e.Out)
 }

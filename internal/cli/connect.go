@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -57,11 +58,37 @@ func (e *Env) dial(s *settings) (c *client.Client, err error) {
 // version asks the server what it is. One on this machine that does not answer
 // is started.
 func (e *Env) version(ctx context.Context, c *client.Client, s *settings) (rest.Version, error) {
+	if v, ok := introduced(socketPath(s.Host)); ok {
+		return v, nil
+	}
 	v, err := c.Version(ctx)
 	if nobodyListens(err) && socketPath(s.Host) != "" {
 		return e.startServer(ctx, c, s)
 	}
 	return v, err
+}
+
+// introduced returns what the server behind a socket wrote into its lock, if
+// we may read that and it is the one that listens. This spares each command a
+// request.
+func introduced(socket string) (v rest.Version, ok bool) {
+	if socket == "" {
+		return v, false
+	}
+	data, err := os.ReadFile(socket + ".lock")
+	if err != nil || json.Unmarshal(data, &v) != nil {
+		return v, false
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return v, false
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was sent
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
+		return v, false
+	}
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return v, err == nil && v.PID > 0 && int(peer.Pid) == v.PID
 }
 
 // nobodyListens reports that there is no socket, or one left by a dead server.
@@ -79,7 +106,7 @@ func (e *Env) accept(s *settings, v rest.Version) error {
 	}
 	if v.Version != e.Version {
 		e.note("the server at %s is version %s, this program is %s", s.Host, v.Version, e.Version)
-		fmt.Fprintf(e.Err, "hint: kill %d ends that server and nothing else; the next command starts one of this version\n", v.PID) //nolint:errcheck // nobody is left to tell
+		e.hint(fmt.Sprintf("kill %d ends that server and nothing else; the next command starts one of this version", v.PID))
 	}
 	return nil
 }

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -48,6 +50,7 @@ type Env struct {
 
 	interrupts *interrupts
 	settings   *settings
+	raw        *atomic.Bool // the terminal is: a line's end does not return the carriage
 	args       []string
 }
 
@@ -55,8 +58,8 @@ type Env struct {
 func System(version, commit string) Env {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
-	exe, _ := os.Executable()   //nolint:errcheck // where it is not known, what needs it says so
-	home, _ := os.UserHomeDir() //nolint:errcheck // as above
+	exe, _ := os.Executable()   // where it is not known, what needs it says so
+	home, _ := os.UserHomeDir() // as above
 	dirs := libexecDirs(exe)
 	return Env{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
@@ -73,7 +76,7 @@ func System(version, commit string) Env {
 func Main(ctx context.Context, env Env, args []string) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	env.interrupts, env.args = &interrupts{cancel: cancel}, args
+	env.interrupts, env.args, env.raw = &interrupts{cancel: cancel}, args, new(atomic.Bool)
 	stop := env.interrupts.listen(env.Signals)
 	defer stop()
 
@@ -83,12 +86,14 @@ func Main(ctx context.Context, env Env, args []string) int {
 	return report(&env, verbOf(cmd), causeOf(ctx, err))
 }
 
-// causeOf returns why ctx ended, where that is why the command did.
+// causeOf returns why ctx ended, where that is why the command failed.
 func causeOf(ctx context.Context, err error) error {
-	if s, ok := context.Cause(ctx).(*signalError); ok && err != nil { //nolint:errorlint // we are the only one to set it
-		return s
+	var done *exitError
+	s, ok := context.Cause(ctx).(*signalError) //nolint:errorlint // we are the only one to set it
+	if !ok || err == nil || errors.As(err, &done) {
+		return err
 	}
-	return err
+	return s
 }
 
 // signalError is the end of a command by a signal to this process.
@@ -151,6 +156,15 @@ func (i *interrupts) to(f func(unix.Signal)) (restore func()) {
 }
 
 // note prints a line for people that is no data.
-func (e *Env) note(format string, args ...any) {
-	fmt.Fprintf(e.Err, "taibox: %s\n", oneLine(fmt.Sprintf(format, args...))) //nolint:errcheck // nobody is left to tell
+func (e *Env) note(format string, args ...any) { e.say("taibox", fmt.Sprintf(format, args...)) }
+
+// hint prints what to do about it.
+func (e *Env) hint(text string) { e.say("hint", text) }
+
+func (e *Env) say(who, text string) {
+	end := "\n"
+	if e.raw != nil && e.raw.Load() {
+		end = "\r\n"
+	}
+	fmt.Fprintf(e.Err, "%s: %s%s", who, oneLine(text), end) //nolint:errcheck // nobody is left to tell
 }

@@ -95,7 +95,6 @@ background (-d): then ps shows it and attach prints its output.`,
   taibox exec -it work -- bash`,
 		Args: wantArgs("BOX", "COMMAND..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			box := args[0]
 			if req.Cmd = command(args[1:]); len(req.Cmd) == 0 {
 				return withHelpHint(cmd, usage("%s: COMMAND is missing", cmd.CommandPath()))
 			}
@@ -106,25 +105,7 @@ background (-d): then ps shows it and attach prints its output.`,
 			if err != nil {
 				return err
 			}
-			flags.request(env, &req)
-			if flags.tty {
-				req.OnDisconnect = string(taisandbox.OnDisconnectKeep)
-			}
-			c, _, err := env.connect(cmd)
-			if err != nil {
-				return err
-			}
-			if !flags.detach {
-				return env.foreground(cmd.Context(), c, box, req, &flags)
-			}
-			rec, err := c.ExecDetached(cmd.Context(), box, req)
-			if err != nil {
-				return err
-			}
-			if flags.out.json() {
-				return printJSON(env.Out, rec)
-			}
-			return printLine(env.Out, rec.ID)
+			return flags.failed(env, env.exec(cmd, args[0], req, &flags))
 		},
 	}
 	flags.add(cmd)
@@ -136,17 +117,40 @@ background (-d): then ps shows it and attach prints its output.`,
 	return cmd
 }
 
-// foreground runs a command, attached to it, and returns the error with its code.
-func (e *Env) foreground(ctx context.Context, c *client.Client, box string, req rest.ExecRequest, f *execFlags) error {
-	err := e.attached(ctx, c, box, req, f)
+// exec runs a command in a box.
+func (e *Env) exec(cmd *cobra.Command, box string, req rest.ExecRequest, f *execFlags) error {
+	f.request(e, &req)
+	if f.tty {
+		req.OnDisconnect = string(taisandbox.OnDisconnectKeep)
+	}
+	c, _, err := e.connect(cmd)
+	if err != nil {
+		return err
+	}
+	if !f.detach {
+		return e.foreground(cmd.Context(), c, box, req, f)
+	}
+	rec, err := c.ExecDetached(cmd.Context(), box, req)
+	if err != nil {
+		return err
+	}
+	if f.out.json() {
+		return printJSON(e.Out, rec)
+	}
+	return printLine(e.Out, rec.ID)
+}
+
+// failed prints a failure of ours as JSON, where that was asked for.
+func (f *execFlags) failed(env *Env, err error) error {
 	var done *exitError
 	if err != nil && f.out.json() && !errors.As(err, &done) {
-		printJSON(e.Out, rest.ErrorBody{Error: errorOf(err)}) //nolint:errcheck // the failure at hand is the one to tell
+		printJSON(env.Out, rest.ErrorBody{Error: errorOf(err)}) //nolint:errcheck // the failure at hand is the one to tell
 	}
 	return err
 }
 
-func (e *Env) attached(ctx context.Context, c *client.Client, box string, req rest.ExecRequest, f *execFlags) error {
+// foreground runs a command, attached to it, and returns the error with its code.
+func (e *Env) foreground(ctx context.Context, c *client.Client, box string, req rest.ExecRequest, f *execFlags) error {
 	stream, err := c.Exec(ctx, box, req)
 	if err != nil {
 		return err
@@ -218,8 +222,7 @@ func (c *collector) result(rec taisandbox.ExecInfo) rest.ExecResult {
 
 // errorOf makes the JSON of a failure of ours.
 func errorOf(err error) rest.Error {
-	var remote *client.Error
-	if errors.As(err, &remote) {
+	if remote, ok := errors.AsType[*client.Error](err); ok {
 		return remote.Body
 	}
 	code := reason.Of(err)
@@ -254,7 +257,8 @@ signal to the command, and Ctrl-C leaves it with code 130.`,
 	return cmd
 }
 
-// view prints the output of an exec without touching it.
+// view prints the output of an exec without touching it. With NoFollow there is
+// no record to return.
 func (e *Env) view(cmd *cobra.Command, box, exec string, opts taisandbox.AttachOptions) (taisandbox.ExecInfo, error) {
 	c, _, err := e.connect(cmd)
 	if err != nil {
@@ -264,7 +268,7 @@ func (e *Env) view(cmd *cobra.Command, box, exec string, opts taisandbox.AttachO
 	if err != nil {
 		return taisandbox.ExecInfo{}, err
 	}
-	s := &session{c: c, box: box, stream: stream, out: e.Out, err: e.Err, viewer: true}
+	s := &session{c: c, box: box, stream: stream, out: e.Out, err: e.Err, viewer: true, noEnd: opts.NoFollow}
 	return s.run(cmd.Context(), e)
 }
 

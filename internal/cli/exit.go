@@ -91,7 +91,7 @@ func report(env *Env, verb string, err error) int {
 func tell(env *Env, err error) {
 	env.note("%v", err)
 	if hint := reason.Hint(err); hint != "" {
-		fmt.Fprintf(env.Err, "hint: %s\n", oneLine(hint)) //nolint:errcheck // nobody is left to tell
+		env.hint(hint)
 	}
 }
 

@@ -36,13 +36,17 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// noRaceSleep keeps each program that was built with -race from sleeping for a
+// second at its end.
+const noRaceSleep = "atexit_sleep_ms=0"
+
 // leakChecked looks for goroutines that are left after the tests.
 type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
 	code := l.m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err) //nolint:errcheck // a test's output
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return code
@@ -95,6 +99,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("TAIBOX_HOST", "unix://"+socket)
 			env.Setenv("TAIBOX_DATA_DIR", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("GORACE", noRaceSleep)
 			env.Defer(func() { killServer(socket) })
 			for name, im := range map[string]testimage.Image{
 				"plain.tar": {Name: "example.test/plain:1"},
@@ -172,7 +177,7 @@ func processState(pid int) (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	var n int
 	var name string
 	var state rune

@@ -34,10 +34,10 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t, dir, append(os.Environ(), "TAIBOX_HOST=unix://"+dir+"/s.sock", "TAIBOX_DATA_DIR="+dir+"/data", "HOME="+dir)}
+	m := &machine{t, dir, append(os.Environ(), "TAIBOX_HOST=unix://"+dir+"/s.sock", "TAIBOX_DATA_DIR="+dir+"/data", "HOME="+dir, "GORACE="+noRaceSleep)}
 	t.Cleanup(func() {
 		killServer(dir + "/s.sock")
-		os.RemoveAll(dir) //nolint:errcheck // a test's leftovers
+		os.RemoveAll(dir)
 	})
 	return m
 }
@@ -137,7 +137,7 @@ func TestT02Signals(t *testing.T) {
 
 	t.Run("forwarded", func(t *testing.T) {
 		cmd := m.started("ready", "exec", "b", "--", "trap-exit", "3")
-		unix.Kill(cmd.Process.Pid, unix.SIGTERM) //nolint:errcheck // the code tells
+		unix.Kill(cmd.Process.Pid, unix.SIGTERM)
 		if code := exitOf(t, cmd.Wait()); code != 3 {
 			t.Errorf("code %d, want the command's 3", code)
 		}
@@ -154,7 +154,7 @@ func TestT02Signals(t *testing.T) {
 		// It may be known before we are attached; signals come again then.
 		done := make(chan error, 1)
 		go func() { done <- cmd.Wait() }()
-		unix.Kill(cmd.Process.Pid, unix.SIGINT) //nolint:errcheck // the code tells
+		unix.Kill(cmd.Process.Pid, unix.SIGINT)
 		if code := exitOf(t, <-done); code != 130 {
 			t.Errorf("code %d, want 130", code)
 		}
@@ -166,17 +166,42 @@ func TestT02Signals(t *testing.T) {
 			if !m.running("b", "deaf") {
 				t.Fatal("a deaf command ended before we gave up")
 			}
-			unix.Kill(cmd.Process.Pid, unix.SIGINT) //nolint:errcheck // the code tells
-			time.Sleep(50 * time.Millisecond)       // two that come at once are one
+			unix.Kill(cmd.Process.Pid, unix.SIGINT)
+			time.Sleep(50 * time.Millisecond) // two that come at once are one
 		}
 		if code := exitOf(t, cmd.Wait()); code != 130 {
 			t.Errorf("code %d, want 130", code)
 		}
 		eventually(t, "D04: what was given up is killed", func() bool { return !m.running("b", "deaf") })
 	})
+	t.Run("given_up_with_output_stuck", func(t *testing.T) {
+		cmd := m.cmd("exec", "--id", "stuck", "b", "--", "yes", "100000000000")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 100)); err != nil { // and no more
+			t.Fatal(err)
+		}
+		// The fake's program ends at the first one; we are stuck all the same.
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		for range patience {
+			unix.Kill(cmd.Process.Pid, unix.SIGINT)
+			time.Sleep(50 * time.Millisecond)
+		}
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Error("it did not give up")
+		}
+	})
 	t.Run("run", func(t *testing.T) {
 		cmd := m.started("ready", "run", "hostfs", "--", "trap-exit", "5")
-		unix.Kill(cmd.Process.Pid, unix.SIGTERM) //nolint:errcheck // the code tells
+		unix.Kill(cmd.Process.Pid, unix.SIGTERM)
 		if code := exitOf(t, cmd.Wait()); code != 5 {
 			t.Errorf("code %d, want 5", code)
 		}
@@ -187,7 +212,7 @@ func TestT02Signals(t *testing.T) {
 	t.Run("attach_only_looks_on", func(t *testing.T) {
 		m.mustRun("exec", "-d", "--id", "watched", "b", "--", "trap")
 		cmd := m.started("ready", "attach", "--since", "0", "b", "watched")
-		unix.Kill(cmd.Process.Pid, unix.SIGINT) //nolint:errcheck // the code tells
+		unix.Kill(cmd.Process.Pid, unix.SIGINT)
 		if code := exitOf(t, cmd.Wait()); code != 130 {
 			t.Errorf("code %d, want 130", code)
 		}
@@ -204,16 +229,16 @@ func TestD04ClientKilled(t *testing.T) {
 	m.mustRun("create", "--id", "b", "hostfs")
 	m.mustRun("exec", "-d", "--id", "kept", "b", "--", "trap")
 	cmd := m.started("ready", "exec", "--id", "fg", "b", "--", "trap")
-	cmd.Process.Kill() //nolint:errcheck // the test sees what came of it
-	cmd.Wait()         //nolint:errcheck // it was killed
+	cmd.Process.Kill()
+	cmd.Wait()
 	eventually(t, "the foreground command has ended", func() bool { return !m.running("b", "fg") })
 	if !m.running("b", "kept") {
 		t.Error("the background command ended")
 	}
 
 	cmd = m.started("ready", "run", "--id", "one", "hostfs", "--", "trap")
-	cmd.Process.Kill() //nolint:errcheck // the test sees what came of it
-	cmd.Wait()         //nolint:errcheck // it was killed
+	cmd.Process.Kill()
+	cmd.Wait()
 	eventually(t, "the box of a killed run is gone", func() bool { return m.mustRun("ls", "-q") == "b" })
 }
 
@@ -234,7 +259,7 @@ func TestOutputClosed(t *testing.T) {
 			if _, err := io.ReadFull(out, make([]byte, 100)); err != nil {
 				t.Fatal(err)
 			}
-			out.Close() //nolint:errcheck // only read
+			out.Close()
 			if code := exitOf(t, cmd.Wait()); code != exitPipe {
 				t.Errorf("code %d, want %d", code, exitPipe)
 			}
@@ -248,7 +273,7 @@ func TestOutputClosed(t *testing.T) {
 		if err != nil {
 			t.Skip(err)
 		}
-		defer full.Close() //nolint:errcheck // nothing can be written to it
+		defer full.Close()
 		var errs bytes.Buffer
 		cmd := m.cmd("run", "hostfs", "--", "echo", "hi")
 		cmd.Stdout, cmd.Stderr = full, &errs
@@ -298,8 +323,8 @@ func TestB01Inputs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Close() //nolint:errcheck // only read
-		defer w.Close() //nolint:errcheck // nothing was written
+		defer r.Close()
+		defer w.Close()
 		for _, flags := range [][]string{nil, {"-i"}} {
 			cmd := m.cmd(append(append([]string{"exec"}, flags...), "b", "--", "echo", "hi")...)
 			cmd.Stdin = r
@@ -319,8 +344,8 @@ func TestT01Terminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tty.Close() //nolint:errcheck // a test's terminal
-	defer in.Close()  //nolint:errcheck // a test's terminal
+	defer tty.Close()
+	defer in.Close()
 	if err := pty.Setsize(tty, &pty.Winsize{Cols: 132, Rows: 43}); err != nil {
 		t.Fatal(err)
 	}
@@ -334,11 +359,26 @@ func TestT01Terminal(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewReader(tty)
+	lines := make(chan string, 16)
+	go func() {
+		defer close(lines)
+		for r := bufio.NewReader(tty); ; {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				return
+			}
+			lines <- strings.TrimSpace(line)
+		}
+	}()
 	expect := func(want string) {
 		t.Helper()
-		if got, err := lines.ReadString('\n'); strings.TrimSpace(got) != want {
-			t.Fatalf("line %q, %v; want %q", got, err, want)
+		select {
+		case got := <-lines:
+			if got != want {
+				t.Fatalf("line %q, want %q", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no line %q", want)
 		}
 	}
 	expect("43 132")
@@ -349,8 +389,14 @@ func TestT01Terminal(t *testing.T) {
 	if err := pty.Setsize(tty, &pty.Winsize{Cols: 100, Rows: 30}); err != nil {
 		t.Fatal(err)
 	}
-	expect("30 100")
-	unix.Kill(cmd.Process.Pid, unix.SIGTERM) //nolint:errcheck // the code tells
+	// The program looks at its size again at each line that is typed.
+	eventually(t, "the new size is known in the box", func() bool {
+		if _, err := tty.WriteString("\n"); err != nil {
+			t.Fatal(err)
+		}
+		return <-lines == "30 100"
+	})
+	unix.Kill(cmd.Process.Pid, unix.SIGTERM)
 	if code := exitOf(t, cmd.Wait()); code != 143 {
 		t.Errorf("code %d, want 143", code)
 	}
@@ -364,12 +410,12 @@ func TestT01Terminal(t *testing.T) {
 // has nothing of theirs.
 func TestBackgroundStart(t *testing.T) {
 	m := newMachine(t)
-	m.vars = append(m.vars, "SECRET=hush", "TAIBOX_API_KEY=hush")
+	m.vars = append(m.vars, "SECRET=hush")
 	inherited, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer inherited.Close() //nolint:errcheck // only a descriptor to inherit
+	defer inherited.Close()
 
 	var mu sync.Mutex
 	var starts int
@@ -425,7 +471,7 @@ func TestBackgroundStart(t *testing.T) {
 	}
 
 	// TERM ends it in order; boxes are another matter.
-	unix.Kill(atoi(t, pid), unix.SIGTERM) //nolint:errcheck // what follows tells
+	unix.Kill(atoi(t, pid), unix.SIGTERM)
 	eventually(t, "the socket is gone", func() bool {
 		_, err := os.Stat(filepath.Join(m.dir, "s.sock"))
 		return errors.Is(err, os.ErrNotExist)
@@ -449,4 +495,19 @@ func atoi(t *testing.T, s string) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// TestServerSuccession: a server that is told to go makes way for the next.
+func TestServerSuccession(t *testing.T) {
+	m := newMachine(t)
+	m.mustRun("create", "--id", "b", "hostfs")
+	cmd := m.started("ready", "exec", "b", "--", "trap")
+	first := m.serverPID()
+	unix.Kill(atoi(t, first), unix.SIGTERM)
+	eventually(t, "another server answers", func() bool {
+		_, _, code := m.run("ls", "-q")
+		return code == 0 && m.serverPID() != first
+	})
+	cmd.Process.Kill()
+	cmd.Wait()
 }

@@ -14,7 +14,8 @@ import (
 func libexecDirs(executable string) []string {
 	var dirs []string
 	if executable != "" {
-		dirs = append(dirs, filepath.Dir(executable))
+		dir := filepath.Dir(executable)
+		dirs = append(dirs, dir, filepath.Join(dir, "..", "lib", "taibox"))
 	}
 	return append(dirs, "/usr/lib/taibox", "/usr/local/lib/taibox")
 }

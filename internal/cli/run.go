@@ -53,16 +53,7 @@ printed, and logs shows the output.`,
 					req.Policy = "session"
 				}
 			}
-			x := rest.ExecRequest{Cmd: command(args[1:]), Entrypoint: true}
-			flags.request(env, &x)
-			c, _, err := env.connect(cmd)
-			if err != nil {
-				return err
-			}
-			if flags.detach {
-				return env.runDetached(cmd.Context(), c, req, x, &flags)
-			}
-			return env.run(cmd.Context(), c, req, x, &flags)
+			return flags.failed(env, env.run(cmd, req, command(args[1:]), &flags))
 		},
 	}
 	flags.add(cmd)
@@ -70,8 +61,22 @@ printed, and logs shows the output.`,
 	return cmd
 }
 
-// run makes a box for one command and sees to it that it goes afterwards.
-func (e *Env) run(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags) error {
+// run makes a box and runs a command in it.
+func (e *Env) run(cmd *cobra.Command, req rest.CreateBox, args []string, f *execFlags) error {
+	x := rest.ExecRequest{Cmd: args, Entrypoint: true}
+	f.request(e, &x)
+	c, _, err := e.connect(cmd)
+	if err != nil {
+		return err
+	}
+	if f.detach {
+		return e.runDetached(cmd.Context(), c, req, x, f)
+	}
+	return e.runOnce(cmd.Context(), c, req, x, f)
+}
+
+// runOnce makes a box for one command and sees to it that it goes afterwards.
+func (e *Env) runOnce(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags) error {
 	ours := req.ID == ""
 	if ours {
 		req.ID = taisandbox.NewID("box-")

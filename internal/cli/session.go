@@ -29,22 +29,29 @@ type session struct {
 	in       io.Reader // nil: nothing is read
 	out, err io.Writer
 	viewer   bool // only looks on
+	noEnd    bool // the output ends before the command does
 
 	mu      sync.Mutex
 	signals int
 	gaveUp  *signalError
-	lost    int64 // bytes of output that the server no longer had
+	quit    func() // ends run, whatever it waits for
 	kills   sync.WaitGroup
+	lost    int64 // bytes of output that the server no longer had
 }
 
 // run prints the output until the command has ended, and returns its record.
 // Whatever arrives is written first and acknowledged then: a reader of ours
 // that is slow slows the command, and nothing is lost when we end.
 func (s *session) run(ctx context.Context, env *Env) (taisandbox.ExecInfo, error) {
+	quit := ctx.Done() // a viewer goes with its context
 	if !s.viewer {
+		c := make(chan struct{})
+		quit, s.quit = c, sync.OnceFunc(func() { close(c) })
 		defer env.interrupts.to(s.forward)()
-	} else {
-		defer context.AfterFunc(ctx, func() { s.stream.Close() })() //nolint:errcheck // what Recv returns tells
+		if early, ok := context.Cause(ctx).(*signalError); ok { //nolint:errorlint // we are the only one to set it
+			s.forward(early.sig) // it came when the command was just starting
+			ctx = context.WithoutCancel(ctx)
+		}
 	}
 	// Without this a write to a closed pipe ends us before we could hang up.
 	pipe := make(chan os.Signal, 1)
@@ -54,14 +61,29 @@ func (s *session) run(ctx context.Context, env *Env) (taisandbox.ExecInfo, error
 	if s.in != nil {
 		go s.feed()
 	}
-	rec, err := s.pump(ctx)
-	s.kills.Wait()
-	if gave := s.given(); gave != nil {
-		return rec, gave
-	}
-	if err != nil {
+	var rec taisandbox.ExecInfo
+	done := make(chan error, 1)
+	go func() {
+		r, err := s.pump(ctx)
+		rec = r
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		s.kills.Wait()
+		if gave := s.given(); gave != nil {
+			return rec, gave
+		}
+		if err != nil {
+			s.hangup()
+			return rec, err
+		}
+	case <-quit: // the output may be stuck in a pipe that nobody reads
+		if gave := s.given(); gave != nil {
+			return taisandbox.ExecInfo{}, gave
+		}
 		s.hangup()
-		return rec, err
+		return taisandbox.ExecInfo{}, context.Cause(ctx)
 	}
 	if s.lost > 0 && !s.viewer {
 		return rec, fmt.Errorf("exec %s in box %s ended (%s), but %d bytes of its output were lost: they were not read within 30 s", rec.ID, s.box, codeText(rec.ExitCode), s.lost)
@@ -97,9 +119,12 @@ func (s *session) pump(ctx context.Context) (taisandbox.ExecInfo, error) {
 			return taisandbox.ExecInfo{}, err
 		}
 	}
-	rec, err := s.stream.Wait(ctx)
-	if err != nil {
-		return rec, err
+	var rec taisandbox.ExecInfo
+	if !s.noEnd {
+		var err error
+		if rec, err = s.stream.Wait(ctx); err != nil {
+			return rec, err
+		}
 	}
 	return rec, s.stream.Close()
 }
@@ -133,26 +158,34 @@ func (s *session) feed() {
 	}
 }
 
-// forward sends a signal that we got to the command's process group. The last
-// of several gives up on it.
+// forward sends a signal that we got to the command's process group. The third
+// one gives up on the command, and a fourth does not even say so to the server.
 func (s *session) forward(sig unix.Signal) {
 	s.mu.Lock()
 	s.signals++
-	last := s.signals >= patience
-	if last && s.gaveUp == nil {
+	n := s.signals
+	if n == patience {
 		s.gaveUp = &signalError{sig}
 	}
 	s.mu.Unlock()
-	s.kills.Go(func() {
-		if last {
+	switch {
+	case n > patience:
+		s.quit()
+	case n == patience:
+		s.kills.Go(func() {
 			s.hangup()
-			return
-		}
-		ctx, cancel := context.WithTimeoutCause(context.Background(), forwardLimit, errForward)
-		defer cancel()
-		// Where the command has just ended there is nobody to tell.
-		s.c.KillExec(ctx, s.box, s.stream.ID(), taisandbox.KillOptions{Signal: int(sig), Group: true}) //nolint:errcheck // the next press shows that it did not help
-	})
+			s.quit()
+		})
+	default:
+		s.kills.Go(func() { s.kill(sig) })
+	}
+}
+
+func (s *session) kill(sig unix.Signal) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), forwardLimit, errForward)
+	defer cancel()
+	// Where the command has just ended there is nobody to tell.
+	s.c.KillExec(ctx, s.box, s.stream.ID(), taisandbox.KillOptions{Signal: int(sig), Group: true}) //nolint:errcheck // the next press shows that it did not help
 }
 
 var errForward = errors.New("the signal was not delivered in time")

@@ -70,5 +70,9 @@ func (e *Env) rawMode() (restore func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { term.Restore(int(file.Fd()), state) }, nil //nolint:errcheck // there is nothing better to do
+	e.raw.Store(true)
+	return func() {
+		term.Restore(int(file.Fd()), state) //nolint:errcheck // there is nothing better to do
+		e.raw.Store(false)
+	}, nil
 }

@@ -180,7 +180,7 @@ func readEnvFile(name string) ([]string, error) {
 	r := bufio.NewReader(f)
 	for n := 1; ; n++ {
 		line, err := r.ReadString('\n')
-		if err != nil && err != io.EOF { //nolint:errorlint // ReadString returns it bare
+		if err != nil && err != io.EOF { // ReadString returns it bare
 			return nil, fmt.Errorf("read env file %s: %w", name, err)
 		}
 		if text := strings.TrimLeft(strings.TrimRight(line, "\r\n"), " \t"); text != "" && text[0] != '#' {

@@ -167,8 +167,7 @@ func (c *Client) linkError(ctx context.Context, err error) error {
 
 // rootCause takes off the layers that repeat the address.
 func rootCause(err error) error {
-	var no syscall.Errno
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[syscall.Errno](err); ok {
 		return no
 	}
 	return err
@@ -237,8 +236,7 @@ func (c *Client) send(ctx context.Context, method string, u url.URL, body io.Rea
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := c.http.Do(req)
-	var ue *url.Error
-	if errors.As(err, &ue) { // it repeats method and address
+	if ue, ok := errors.AsType[*url.Error](err); ok { // it repeats method and address
 		err = ue.Err
 	}
 	return resp, err

@@ -35,7 +35,7 @@ func (c *Client) Exec(ctx context.Context, box string, req rest.ExecRequest) (St
 	s := c.newStream(box, req.ID, taisandbox.AttachOptions{Hold: true}, time.Duration(req.LeaseMs)*time.Millisecond)
 	start := func() (*wsconn.Conn, error) { return c.dialStart(ctx, box, req) }
 	conn, err := start()
-	if errors.Is(err, errBroken) {
+	if errors.Is(err, errBroken) || errors.Is(err, rest.ErrStopping) {
 		conn, err = s.again(ctx, func() (*wsconn.Conn, error) {
 			conn, err := s.dialAttach(ctx)
 			if errors.Is(err, taisandbox.ErrExecNotFound) {
@@ -139,8 +139,7 @@ var errProtocol = fmt.Errorf("%w: the server does not keep to the protocol", res
 func (c *Client) dial(ctx context.Context, u url.URL) (*wsconn.Conn, error) {
 	ws, _, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{HTTPClient: c.http}) //nolint:bodyclose // Dial closes it
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) { // what our transport said, without the layers around it
+		if ue, ok := errors.AsType[*url.Error](err); ok { // what our transport said, without the layers around it
 			err = ue.Err
 		}
 		return nil, err
@@ -295,7 +294,7 @@ func (s *stream) readLink(conn *wsconn.Conn) error {
 		conn.CloseNow()
 		wg.Wait()
 	}()
-	buf := make([]byte, 0, 1+rest.MaxData)
+	buf := make([]byte, 0, 4<<10)
 	for {
 		text, frame, err := conn.Read(buf)
 		if err != nil {
@@ -340,7 +339,7 @@ func (s *stream) takeData(f []byte) error {
 	defer s.mu.Unlock()
 	switch {
 	case len(f) == 9 && f[0] == rest.DataOffset:
-		at := int64(binary.BigEndian.Uint64(f[1:])) //nolint:gosec // checked below
+		at := int64(binary.BigEndian.Uint64(f[1:]))
 		if at < 0 || s.offset > at {
 			return fmt.Errorf("%w: offset %d after %d", errProtocol, at, s.offset)
 		}

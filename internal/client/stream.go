@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -240,19 +239,28 @@ func (s *stream) liveLocked(verb string) error {
 }
 
 func (s *stream) Wait(ctx context.Context) (taisandbox.ExecInfo, error) {
+	known := s.known
+	if s.noFollow {
+		known = nil // its end is not the exec's
+	}
 	select {
-	case <-s.known:
+	case <-known:
 		return s.result()
 	default:
 	}
 	// The end travels behind the output, and a reader that does not read would
 	// not see it: ask beside the stream as well.
+	type answer struct {
+		exec rest.Exec
+		err  error
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	asked, joined := make(chan rest.Exec, 1), make(chan struct{})
+	asked, joined := make(chan answer, 1), make(chan struct{})
 	go func() {
 		defer close(joined)
-		if e, err := s.c.WaitExec(ctx, s.box, s.id); err == nil {
-			asked <- e
+		e, err := s.c.WaitExec(ctx, s.box, s.id)
+		if err == nil || s.noFollow { // else the stream knows better
+			asked <- answer{e, err}
 		}
 	}()
 	defer func() {
@@ -260,10 +268,10 @@ func (s *stream) Wait(ctx context.Context) (taisandbox.ExecInfo, error) {
 		<-joined
 	}()
 	select {
-	case <-s.known:
+	case <-known:
 		return s.result()
-	case e := <-asked:
-		return execInfo(e), nil
+	case a := <-asked:
+		return execInfo(a.exec), a.err
 	case <-ctx.Done():
 		return taisandbox.ExecInfo{}, context.Cause(ctx)
 	}
@@ -275,13 +283,33 @@ func (s *stream) result() (taisandbox.ExecInfo, error) {
 	if s.final != nil {
 		return *s.final, nil
 	}
-	if errors.Is(s.err, io.EOF) { // the present end, of a stream that does not follow
-		return taisandbox.ExecInfo{}, fmt.Errorf("wait for exec %s: %w", s.id, io.ErrUnexpectedEOF)
-	}
 	return taisandbox.ExecInfo{}, s.err
 }
 
 func (s *stream) Hangup() error {
+	s.awaitLink()
+	conn, ended, ok := s.leave()
+	switch {
+	case !ok:
+		return nil
+	case ended:
+		return s.finish(conn, ended)
+	}
+	err := error(rest.ErrUnreachable)
+	if conn != nil {
+		if err = s.write(conn, rest.Frame{Type: rest.FrameHangup}); err == nil {
+			s.await()
+		}
+	}
+	s.shut(conn)
+	if err != nil {
+		return fmt.Errorf("hang up exec %s: %w", s.id, err)
+	}
+	return nil
+}
+
+// awaitLink waits a little for a link that is being made again.
+func (s *stream) awaitLink() {
 	late := false
 	t := time.AfterFunc(hangupTimeout, func() {
 		s.mu.Lock()
@@ -291,44 +319,44 @@ func (s *stream) Hangup() error {
 	})
 	defer t.Stop()
 	s.mu.Lock()
-	for s.conn == nil && s.err == nil && !s.closed && !late { // the message has to arrive
+	defer s.mu.Unlock()
+	for s.conn == nil && s.err == nil && !s.closed && !late {
 		s.cond.Wait()
 	}
-	conn, over := s.conn, s.err != nil || s.closed
-	s.mu.Unlock()
-	if over {
-		return s.Close()
-	}
-	err := error(rest.ErrUnreachable)
-	if conn != nil {
-		if err = s.write(conn, rest.Frame{Type: rest.FrameHangup}); err == nil {
-			s.await()
-		}
-	}
-	s.shut()
-	if err != nil {
-		return fmt.Errorf("hang up exec %s: %w", s.id, err)
-	}
-	return nil
 }
 
 func (s *stream) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	conn, ended, ok := s.leave()
+	if !ok {
 		return nil
 	}
-	conn, ended, all := s.conn, s.final != nil, s.offset
-	s.mu.Unlock()
+	return s.finish(conn, ended)
+}
+
+// leave marks the stream as closed, once, and returns what there is to close.
+func (s *stream) leave() (conn *wsconn.Conn, ended, first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = !s.closed
+	s.closed = true
+	conn, ended = s.conn, s.err != nil
+	s.endLocked(errClosed)
+	return conn, ended, first
+}
+
+func (s *stream) finish(conn *wsconn.Conn, ended bool) error {
 	switch {
 	case conn != nil && ended:
 		// The server still has to let go, once it knows that we need no more.
+		s.mu.Lock()
+		all := s.offset
+		s.mu.Unlock()
 		s.write(conn, rest.Frame{Type: rest.FrameAck, Offset: all}) //nolint:errcheck // the exec has ended and its end is known
 		s.await()
 	case conn != nil:
 		conn.Close(closeNormal, "")
 	}
-	s.shut()
+	s.shut(conn)
 	return nil
 }
 
@@ -342,13 +370,8 @@ func (s *stream) await() {
 	}
 }
 
-// shut ends the stream and waits for its goroutine.
-func (s *stream) shut() {
-	s.mu.Lock()
-	s.closed = true
-	conn := s.conn
-	s.cond.Broadcast()
-	s.mu.Unlock()
+// shut ends the link, and waits for the goroutine of the stream.
+func (s *stream) shut(conn *wsconn.Conn) {
 	if conn != nil {
 		conn.CloseNow()
 	}

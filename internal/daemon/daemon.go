@@ -20,23 +20,32 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/lifecycle"
 	"github.com/taibox/taibox/node"
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/server"
 	"github.com/taibox/taibox/tai/registry"
+)
+
+const (
+	lockTimeout = server.StopTimeout + 5*time.Second // for a server that is going
+	lockPoll    = 20 * time.Millisecond
 )
 
 // Config says what a server is to be.
@@ -71,7 +80,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			return fmt.Errorf("group %q: %w", cfg.Group, err)
 		}
 	}
-	lock, err := lockSocket(cfg.Socket)
+	lock, err := lockSocket(ctx, cfg.Socket)
 	if err != nil {
 		return err
 	}
@@ -87,19 +96,26 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	undo.Push(func(context.Context) error { return m.Close() })
+	who := rest.Version{
+		Version: cfg.Version, Commit: cfg.Commit, PID: os.Getpid(), DataDir: n.DataDir(),
+		Host: "unix://" + cfg.Socket, Instance: n.Instance(),
+	}
+	if err := introduce(lock, who); err != nil {
+		return err
+	}
 	s, err := server.New(server.Config{
-		Manager: m, Version: cfg.Version, Commit: cfg.Commit, DataDir: n.DataDir(),
-		Host: "unix://" + cfg.Socket, Instance: n.Instance(), Defaults: cfg.Defaults,
+		Manager: m, Version: who.Version, Commit: who.Commit, DataDir: who.DataDir,
+		Host: who.Host, Instance: who.Instance, Defaults: cfg.Defaults,
 		SocketGroup: cfg.Group != "", Logger: cfg.Logger,
 	})
 	if err != nil {
 		return err
 	}
-	ln, err := listen(cfg.Socket, gid)
+	ln, err := listen(ctx, cfg.Socket, gid)
 	if err != nil {
 		return err
 	}
-	cfg.Logger.Info("server is up", slog.String("host", "unix://"+cfg.Socket), slog.String("data_dir", cfg.DataDir), slog.Int("pid", os.Getpid()))
+	cfg.Logger.Info("server is up", slog.String("host", who.Host), slog.String("data_dir", who.DataDir), slog.Int("pid", who.PID))
 	err = s.Run(ctx, ln)
 	cfg.Logger.Info("server ends", slog.Any("cause", context.Cause(ctx)))
 	return err
@@ -123,7 +139,7 @@ func manage(ctx context.Context, cfg *Config, n *node.Node) (*sandbox.Manager, e
 
 // lockSocket takes the lock on a socket's path. The kernel lets go of it when
 // we end, however that comes.
-func lockSocket(socket string) (*os.File, error) {
+func lockSocket(ctx context.Context, socket string) (*os.File, error) {
 	if err := makeSocketDir(filepath.Dir(socket)); err != nil {
 		return nil, fmt.Errorf("make the socket's directory: %w", err)
 	}
@@ -131,20 +147,72 @@ func lockSocket(socket string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the socket: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder := make([]byte, 32)
-		n, _ := f.ReadAt(holder, 0) //nolint:errcheck // who it is is only nice to know
-		f.Close()                   //nolint:errcheck // nothing was written
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("socket %s is held by another server (pid %s): %w", socket, holder[:n], errdefs.ErrConflict)
-		}
-		return nil, fmt.Errorf("lock the socket: %w", err)
-	}
-	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		f.Close() //nolint:errcheck // the error at hand is the one to tell
-		return nil, fmt.Errorf("lock the socket: %w", err)
+	if err := waitLock(ctx, f, socket); err != nil {
+		f.Close() //nolint:errcheck // nothing was written
+		return nil, err
 	}
 	return f, nil
+}
+
+// introduce writes into the lock who holds it: a client that may read it need
+// not ask.
+func introduce(lock *os.File, who rest.Version) error {
+	data, err := json.Marshal(who)
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = lock.WriteAt(data, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", lock.Name(), err)
+	}
+	return nil
+}
+
+// holder reads who holds a lock.
+func holder(lock *os.File) string {
+	var who rest.Version
+	if json.NewDecoder(io.NewSectionReader(lock, 0, 1<<16)).Decode(&who) != nil {
+		return "another server, which is just starting"
+	}
+	return fmt.Sprintf("another server (pid %d, data in %s)", who.PID, who.DataDir)
+}
+
+// waitLock waits for a holder of the lock who is just going. One who answers
+// stays.
+func waitLock(ctx context.Context, f *os.File, socket string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lockTimeout, fmt.Errorf("it does not answer: %w", errdefs.ErrConflict))
+	defer cancel()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock the socket: %w", err)
+		}
+		err = errdefs.ErrConflict
+		if !answers(ctx, socket) {
+			select {
+			case <-time.After(lockPoll):
+				continue
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+		return fmt.Errorf("socket %s is held by %s: %w", socket, holder(f), err)
+	}
+}
+
+// answers reports whether somebody listens.
+func answers(ctx context.Context, socket string) bool {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return false
+	}
+	c.Close() //nolint:errcheck // the answer was all that mattered
+	return true
 }
 
 // makeSocketDir makes a directory that can be passed through, but not listed.
@@ -155,20 +223,14 @@ func makeSocketDir(dir string) error {
 	return errors.Join(os.MkdirAll(dir, 0o711), os.Chmod(dir, 0o711))
 }
 
-func writePID(f *os.File) error {
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
-	return err
-}
-
 // listen replaces what is left of the socket of a server that died. The caller
 // holds the lock.
-func listen(socket string, gid int) (net.Listener, error) {
+func listen(ctx context.Context, socket string, gid int) (net.Listener, error) {
 	switch info, err := os.Lstat(socket); {
 	case err == nil && info.Mode().Type() != os.ModeSocket:
 		return nil, fmt.Errorf("listen on %s: it is there and no socket: %w", socket, errdefs.ErrConflict)
 	case err == nil:
-		if c, err := net.Dial("unix", socket); err == nil {
-			c.Close() //nolint:errcheck // the answer was all that mattered
+		if answers(ctx, socket) {
 			return nil, fmt.Errorf("listen on %s: another program listens there: %w", socket, errdefs.ErrConflict)
 		}
 		if err := os.Remove(socket); err != nil {

@@ -88,9 +88,9 @@ func TestStackNoLostStep(t *testing.T) {
 				}
 			})
 		}
-		wg.Go(func() { s.Close(t.Context()) }) //nolint:errcheck // the steps cannot fail
+		wg.Go(func() { s.Close(t.Context()) })
 		wg.Wait()
-		s.Close(t.Context()) //nolint:errcheck // as above
+		s.Close(t.Context())
 		if ran.Load() != kept.Load() {
 			t.Fatalf("%d steps were taken, %d ran", kept.Load(), ran.Load())
 		}

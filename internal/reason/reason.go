@@ -27,8 +27,7 @@ func (e *Error) Unwrap() error { return e.Class }
 
 // Of returns the wire name of the outermost [Error] in err's chain, or "".
 func Of(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return ""
@@ -69,8 +68,7 @@ func WithHint(err error, hint string) error {
 
 // Hint returns the outermost advice in err's chain, or "".
 func Hint(err error) string {
-	var h *hinted
-	if errors.As(err, &h) {
+	if h, ok := errors.AsType[*hinted](err); ok {
 		return h.hint
 	}
 	return ""

@@ -90,8 +90,10 @@ func TestCollect(t *testing.T) {
 		"both":        {chunks("ab", "X", "cd", "Y"), 0, "abcd", "XY", false, 6},
 		"exactly-max": {chunks("ab", "X"), 3, "ab", "X", false, 3},
 		"over":        {chunks("ab", "XY", "cd", "Z"), 3, "ab", "X", true, 7},
-		"gap": {append([]sandbox.Chunk{{Source: sandbox.Gap, Lost: 10}}, sandbox.Chunk{Source: sandbox.Stdout, Offset: 10, Data: []byte("t")}),
-			0, "t", "", true, 11},
+		"gap": {
+			append([]sandbox.Chunk{{Source: sandbox.Gap, Lost: 10}}, sandbox.Chunk{Source: sandbox.Stdout, Offset: 10, Data: []byte("t")}),
+			0, "t", "", true, 11,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code := 3

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"slices"
 	"time"
 )
 
@@ -124,12 +125,7 @@ func (f Filter) Match(info *Info) bool {
 			return false
 		}
 	}
-	for _, s := range f.States {
-		if info.State == s {
-			return true
-		}
-	}
-	return len(f.States) == 0
+	return len(f.States) == 0 || slices.Contains(f.States, info.State)
 }
 
 // EventType says what happened.

@@ -50,7 +50,7 @@ func ValidateID(id string) error {
 // NewID returns a fresh ID with a prefix of at most 30 bytes.
 func NewID(prefix string) string {
 	var b [8]byte
-	rand.Read(b[:]) //nolint:errcheck // crypto/rand.Read never fails
+	rand.Read(b[:])
 	return prefix + hex.EncodeToString(b[:])
 }
 

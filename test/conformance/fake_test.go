@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func fakeDrivers() []driver {
 	}
 	all := driver{name: "fake", open: openFake(), opts: opts, need: nothing}
 	// The same driver with less, so that the absence of features is tested.
-	less := driver{name: "fake-less", opts: opts, need: nothing, open: openFake(fake.WithoutFeatures(
+	less := driver{name: "fake-less", opts: append(slices.Clone(opts), sandboxtest.Quick()), need: nothing, open: openFake(fake.WithoutFeatures(
 		sandbox.FeatureTTY, sandbox.FeatureStats, sandbox.FeaturePorts, sandbox.FeatureMemoryLimit, sandbox.FeatureCPULimit,
 		sandbox.FeaturePidsLimit, sandbox.FeatureNetwork, sandbox.FeatureReadOnlyRoot, sandbox.FeatureImageImport,
 	))}

@@ -29,7 +29,7 @@ func ociDrivers() []driver {
 	return []driver{
 		{name: "oci", open: o.open, need: o.need, opts: opts},
 		{name: "oci-busybox", open: o.open, need: o.need, opts: append(slices.Clone(opts),
-			sandboxtest.WithImage(busybox), sandboxtest.WithPrepare(loadBusybox))},
+			sandboxtest.WithImage(busybox), sandboxtest.WithPrepare(loadBusybox), sandboxtest.Quick())},
 	}
 }
 

@@ -277,6 +277,7 @@ func (r *fdReader) Read(p []byte) (int, error) {
 	}
 	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
 	n, oobn, flags, _, err := uc.ReadMsgUnix(p, oob)
+	n = max(n, 0) // it is -1 with an error
 	if oobn > 0 {
 		fds, perr := parseFDs(oob[:oobn])
 		r.fds = append(r.fds, fds...)

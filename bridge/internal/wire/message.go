@@ -2,6 +2,8 @@ package wire
 
 import (
 	"encoding/json"
+	"errors"
+	"syscall"
 	"time"
 
 	"github.com/taibox/taibox/internal/reason"
@@ -26,7 +28,7 @@ const (
 	OpPorts   Op = "ports"   // → []Port
 	OpStats   Op = "stats"   // → Stats
 	OpDial    Op = "dial"    // Dial → {} and the connected socket
-	OpFile    Op = "file"    // File → as its kind says
+	OpFile    Op = "file"    // File → as FileKind says
 )
 
 // Request is the first frame of a connection.
@@ -126,13 +128,53 @@ type Stats struct {
 	Execs     int   `json:"execs"` // whose leader runs
 }
 
+// FileKind is what to do with a file.
+type FileKind string
+
+// The kinds. Each is answered by one TypeReply with a FileInfo, and:
+const (
+	FileRead   FileKind = "read"   // then TypeOutput frames and a TypeEnd
+	FileWrite  FileKind = "write"  // with nothing in it; then TypeStdin frames and a TypeEOF come, and a second reply goes
+	FileStat   FileKind = "stat"   // of a link itself
+	FileList   FileKind = "list"   // then replies with lists of FileInfo, and a TypeEnd
+	FileMkdir  FileKind = "mkdir"  // All: parents too; one that is there is fine then
+	FileRemove FileKind = "remove" // All: with all that is in it; one that is not there is fine then
+	FileRename FileKind = "rename"
+)
+
+// File asks for something to be done with a file, as a user of the box.
+type File struct {
+	Kind   FileKind `json:"kind"`
+	User   string   `json:"user,omitempty"`
+	Path   []byte   `json:"path"`
+	To     []byte   `json:"to,omitempty"`
+	Mode   uint32   `json:"mode,omitempty"` // permission bits
+	Offset int64    `json:"offset,omitempty"`
+	Limit  int64    `json:"limit,omitempty"` // bytes; 0 = none
+	All    bool     `json:"all,omitempty"`
+}
+
+// FileInfo describes a file. Names are bytes.
+type FileInfo struct {
+	Name    []byte    `json:"name,omitempty"`
+	Size    int64     `json:"size,omitempty"`
+	Mode    uint32    `json:"mode,omitempty"` // as st_mode
+	UID     uint32    `json:"uid,omitempty"`
+	GID     uint32    `json:"gid,omitempty"`
+	ModTime time.Time `json:"mod_time,omitzero"`
+	Link    []byte    `json:"link,omitempty"` // where a symbolic link leads
+}
+
 // Error is the payload of a TypeError frame.
 type Error struct {
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message"`
+	Reason  string        `json:"reason,omitempty"`
+	Errno   syscall.Errno `json:"errno,omitempty"`
+	Message string        `json:"message"`
 }
 
 // NewError prepares err for the wire.
 func NewError(err error) Error {
-	return Error{Reason: reason.Of(err), Message: err.Error()}
+	e := Error{Reason: reason.Of(err), Message: err.Error()}
+	errors.As(err, &e.Errno)
+	return e
 }

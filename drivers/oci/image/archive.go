@@ -54,7 +54,7 @@ func readArchive(ctx context.Context, cs content.Store, lease string, r io.Reade
 		return nil, blame(ctx, fmt.Errorf("read archive: %w", err))
 	}
 	defer plain.Close()
-	out := &bounded{meter: meter{r: plain}, limit: func() int64 { return expanded(in.n) }}
+	out := &bounded{r: plain, limit: func() int64 { return expanded(in.n.Load()) }}
 	if err := a.readTar(ctx, out); err != nil {
 		return nil, blame(ctx, fmt.Errorf("read archive: %w", err))
 	}

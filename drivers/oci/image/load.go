@@ -146,41 +146,37 @@ func choose(groups []group, name string) ([]pick, error) {
 	return picks, rename(picks, name)
 }
 
-// rename makes full names of those in the archive, or of the one asked for.
+// rename makes full names of those in the archive, and gives name to the only
+// image, or to the only one without a name.
 func rename(picks []pick, name string) error {
-	var nameless []int
-	for i := range picks {
-		if len(picks[i].names) == 0 {
-			nameless = append(nameless, i)
-		}
-	}
-	switch {
-	case name == "":
-	case len(picks) == 1:
+	if name != "" && len(picks) == 1 {
 		picks[0].names = []string{name}
 		return nil
-	case len(nameless) == 1:
-		picks[nameless[0]].names = []string{name}
-	default:
-		return fmt.Errorf("%w: the archive has %d images, and a name can be given to one", sandbox.ErrImageRef, len(picks))
 	}
+	var nameless []*pick
 	for i := range picks {
 		p := &picks[i]
 		for j, n := range p.names {
 			full, err := newName(n)
-			if err != nil && n != name {
+			if err != nil {
 				return reason.WithHint(fmt.Errorf("the archive's name for it: %w", err), "give it another one: taibox image load -i FILE --name NAME")
 			}
-			if n != name {
-				p.names[j] = full
-			}
-		}
-		if len(p.names) == 0 {
-			p.names = []string{p.desc.Digest.String()}
+			p.names[j] = full
 		}
 		slices.Sort(p.names)
 		p.names = slices.Compact(p.names)
+		if len(p.names) == 0 {
+			p.names = []string{p.desc.Digest.String()}
+			nameless = append(nameless, p)
+		}
 	}
+	if name == "" {
+		return nil
+	}
+	if len(nameless) != 1 {
+		return fmt.Errorf("%w: the archive has %d images, and a name can be given to one", sandbox.ErrImageRef, len(picks))
+	}
+	nameless[0].names = []string{name}
 	return nil
 }
 

@@ -2,38 +2,26 @@ package image
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"go.etcd.io/bbolt"
 
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
-const (
-	// labelOrphan marks the record of an image whose last name went to another
-	// one while boxes were made of it. It goes with the last of these boxes.
-	labelOrphan = "dev.taibox/orphan"
-	labelUpper  = "containerd.io/snapshot/overlay.upperdir"
-	labelRef    = "containerd.io/gc.ref.content."
-	labelLayers = "containerd.io/gc.ref.snapshot." + snapshotterName
-)
+// labelUpper is where the snapshotter says a layer's directory is.
+const labelUpper = "containerd.io/snapshot/overlay.upperdir"
 
 // Resolved is an image that a box is about to be made of.
 type Resolved struct {
@@ -267,191 +255,4 @@ func (s *Store) lowers(ctx context.Context, chain string) ([]string, error) {
 		chain = info.Parent
 	}
 	return dirs, nil
-}
-
-// record writes the names of loaded images, all at once. It reports whether a
-// name was another image's before.
-func (s *Store) record(ctx context.Context, picks []pick) (moved bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before, err := s.names.List(ctx)
-	if err != nil {
-		return false, err
-	}
-	after := map[string]images.Image{}
-	for _, rec := range before {
-		after[rec.Name] = rec
-	}
-	for _, p := range picks {
-		target := ocispec.Descriptor{MediaType: p.desc.MediaType, Digest: p.desc.Digest, Size: p.desc.Size, Platform: p.desc.Platform}
-		for _, name := range p.names {
-			after[name] = images.Image{Name: name, Target: target}
-		}
-	}
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		ctx := boltutil.WithTransaction(ctx, tx)
-		for _, p := range picks {
-			if err := s.link(ctx, &p.candidate); err != nil {
-				return err
-			}
-		}
-		moved, err = s.settle(ctx, before, after)
-		return err
-	})
-	return moved, err
-}
-
-// link labels an image's blobs, so that what it needs is kept with it.
-func (s *Store) link(ctx context.Context, c *candidate) error {
-	kept := map[string]string{labelRef + "config": c.manifest.Config.Digest.String()}
-	for i, l := range c.manifest.Layers {
-		kept[labelRef+"l."+strconv.Itoa(i)] = l.Digest.String()
-		verified := map[string]string{labels.LabelUncompressed: c.config.RootFS.DiffIDs[i].String()}
-		if err := s.label(ctx, l.Digest, verified); err != nil {
-			return err
-		}
-	}
-	if err := s.label(ctx, c.desc.Digest, kept); err != nil || len(c.manifest.Layers) == 0 {
-		return err
-	}
-	return s.label(ctx, c.manifest.Config.Digest, map[string]string{labelLayers: identity.ChainID(c.config.RootFS.DiffIDs).String()})
-}
-
-func (s *Store) label(ctx context.Context, blob digest.Digest, labels map[string]string) error {
-	var paths []string
-	for k := range labels {
-		paths = append(paths, "labels."+k)
-	}
-	_, err := s.content.Update(ctx, content.Info{Digest: blob, Labels: labels}, paths...)
-	return err
-}
-
-// settle writes records so that those of before become those of after. Images
-// that lose their last name stay, as orphans, while a box needs them; orphans
-// that no box needs go. The caller holds mu, and the transaction in ctx.
-func (s *Store) settle(ctx context.Context, before []images.Image, after map[string]images.Image) (lost bool, err error) {
-	named := map[string]bool{}
-	for _, rec := range after {
-		if _, orphan := rec.Labels[labelOrphan]; !orphan {
-			named[rec.Target.Digest.String()] = true
-		}
-	}
-	for _, rec := range before {
-		digest := rec.Target.Digest.String()
-		if named[digest] {
-			if _, orphan := after[digest].Labels[labelOrphan]; orphan {
-				delete(after, digest)
-			}
-			continue
-		}
-		lost = true
-		if s.holds[digest] == 0 && len(s.cfg.InUse(digest)) == 0 {
-			delete(after, digest)
-		} else {
-			after[digest] = images.Image{Name: digest, Target: rec.Target, Labels: map[string]string{labelOrphan: "true"}}
-		}
-	}
-	for _, rec := range before {
-		now, stays := after[rec.Name]
-		delete(after, rec.Name)
-		var failed error
-		if !stays {
-			failed = s.names.Delete(ctx, rec.Name)
-		} else if now.Target.Digest != rec.Target.Digest || now.Labels[labelOrphan] != rec.Labels[labelOrphan] {
-			_, failed = s.names.Update(ctx, now)
-		}
-		err = errors.Join(err, failed)
-	}
-	for _, rec := range after {
-		_, failed := s.names.Create(ctx, rec)
-		err = errors.Join(err, failed)
-	}
-	return lost, err
-}
-
-// RemoveImage implements [sandbox.Image]. A digest stands for the only name of
-// its image.
-func (s *Store) RemoveImage(ctx context.Context, ref string) error {
-	ctx = s.context(ctx)
-	if named, err := parseName(ref); err == nil && isHostFS(named) {
-		return errHostFS("remove")
-	}
-	if err := s.removeRecord(ctx, ref); err != nil {
-		return fmt.Errorf("remove %w", local(err))
-	}
-	if err := s.collect(ctx); err != nil {
-		s.log.Warn("layers of a removed image are removed later", slog.String("image", ref), slog.Any("err", err))
-	}
-	return nil
-}
-
-func (s *Store) removeRecord(ctx context.Context, ref string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rec, err := s.find(ctx, ref)
-	if err != nil {
-		return err
-	}
-	before, err := s.names.List(ctx)
-	if err != nil {
-		return err
-	}
-	after, siblings := map[string]images.Image{}, []string{}
-	for _, r := range before {
-		if r.Name == rec.Name {
-			continue
-		}
-		after[r.Name] = r
-		if r.Target.Digest == rec.Target.Digest {
-			siblings = append(siblings, displayName(r.Name))
-		}
-	}
-	if _, byDigest := digestPrefix(ref); byDigest && len(siblings) > 0 {
-		return fmt.Errorf("image %s: %w: it has the names %s", ref, sandbox.ErrImageInUse, strings.Join(append(siblings, displayName(rec.Name)), ", "))
-	}
-	digest := rec.Target.Digest.String()
-	if len(siblings) == 0 {
-		if users := s.cfg.InUse(digest); len(users) > 0 {
-			slices.Sort(users)
-			return fmt.Errorf("image %s: %w by %s", ref, sandbox.ErrImageInUse, strings.Join(users, ", "))
-		}
-		if s.holds[digest] > 0 {
-			return fmt.Errorf("image %s: %w by a box that is being made", ref, sandbox.ErrImageInUse)
-		}
-	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		_, err := s.settle(boltutil.WithTransaction(ctx, tx), before, after)
-		return err
-	})
-}
-
-// Release tells the store that a box made of digest is gone. An image that was
-// kept for boxes only is removed, in the background.
-func (s *Store) Release(digest string) {
-	ctx := s.context(context.Background())
-	rec, err := s.names.Get(ctx, digest)
-	if err != nil || rec.Labels[labelOrphan] == "" {
-		return
-	}
-	s.wg.Go(func() {
-		s.mu.Lock()
-		before, err := s.names.List(ctx)
-		if err == nil {
-			after := map[string]images.Image{}
-			for _, r := range before {
-				after[r.Name] = r
-			}
-			err = s.db.Update(func(tx *bbolt.Tx) error {
-				_, err := s.settle(boltutil.WithTransaction(ctx, tx), before, after)
-				return err
-			})
-		}
-		s.mu.Unlock()
-		if err == nil {
-			err = s.collect(ctx)
-		}
-		if err != nil {
-			s.log.Warn("image that no box needs is removed later", slog.String("image", digest), slog.Any("err", err))
-		}
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -41,27 +42,28 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(b), nil
 }
 
-// meter counts what passes.
+// meter counts what passes. A decoder may read on a goroutine of its own.
 type meter struct {
 	r io.Reader
-	n int64
+	n atomic.Int64
 }
 
 func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
-	m.n += int64(n)
+	m.n.Add(int64(n))
 	return n, err
 }
 
 // bounded fails once more has passed than limit allows at that time.
 type bounded struct {
-	meter
+	r     io.Reader
+	n     int64
 	limit func() int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.meter.Read(p)
-	if b.n > b.limit() {
+	n, err := b.r.Read(p)
+	if b.n += int64(n); b.n > b.limit() {
 		return n, corrupt("it expands to more than %d times its size", expandRatio)
 	}
 	return n, err

@@ -122,7 +122,7 @@ func (s *Store) readLayer(ctx context.Context, l *layer, use func(io.Reader) err
 	}
 	defer plain.Close()
 	sum := l.diffID.Algorithm().Digester()
-	limited := &bounded{meter: meter{r: contextReader{ctx, plain}}, limit: func() int64 { return expanded(l.desc.Size) }}
+	limited := &bounded{r: contextReader{ctx, plain}, limit: func() int64 { return expanded(l.desc.Size) }}
 	r := io.TeeReader(limited, sum.Hash())
 	if err := use(r); err != nil {
 		return err

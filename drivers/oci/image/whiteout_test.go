@@ -84,7 +84,7 @@ func TestR05Whiteouts(t *testing.T) {
 // TestR05RandomLayers compares many small images, made to clash, with the model.
 func TestR05RandomLayers(t *testing.T) {
 	needRoot(t)
-	seeds := uint64(150)
+	seeds := uint64(60)
 	if testing.Short() {
 		seeds = 20
 	}

@@ -65,16 +65,16 @@ func beyondEnd(e *env) {
 	})
 	beyond, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{Since: 15})
 	e.ok(err)
-	defer beyond.Close() //nolint:errcheck // only read
+	defer beyond.Close()
 	now, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{Since: -1})
 	e.ok(err)
-	defer now.Close() //nolint:errcheck // only read
+	defer now.Close()
 	inside, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{Since: 7})
 	e.ok(err)
-	defer inside.Close() //nolint:errcheck // only read
+	defer inside.Close()
 	never, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{Since: 1 << 40})
 	e.ok(err)
-	defer never.Close() //nolint:errcheck // only read
+	defer never.Close()
 	write("abcdefghij")
 	e.ok(s.CloseWrite())
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func noFollow(e *env) {
 	e.soon("a reader that does not follow", func() {
 		v, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{NoFollow: true})
 		e.ok(err)
-		defer v.Close() //nolint:errcheck // only read
+		defer v.Close()
 		if t := e.read(v, 0); string(t.out) != "ready\n" {
 			e.Errorf("came %q", t.out)
 		}
@@ -149,7 +149,7 @@ func viewersCannotWrite(e *env) {
 	s := e.stream(id, e.commands.Cat(), withStdin)
 	v, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{})
 	e.ok(err)
-	defer v.Close() //nolint:errcheck // only read
+	defer v.Close()
 	if _, err := v.Write([]byte("evil")); err == nil {
 		e.Error("a viewer can write")
 	}
@@ -192,7 +192,7 @@ func manyViewers(e *env) {
 	for range 10 {
 		v, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{})
 		e.ok(err)
-		defer v.Close() //nolint:errcheck // only read
+		defer v.Close()
 		viewers = append(viewers, v)
 	}
 	e.ok(s.CloseWrite())

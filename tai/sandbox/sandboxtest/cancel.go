@@ -159,7 +159,7 @@ func streamOutlives(e *env) {
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	s, err := e.d.ExecStream(ctx, e.box(), sandbox.ExecSpec{Args: e.commands.Cat(), Stdin: true})
 	e.ok(err)
-	defer s.Close() //nolint:errcheck // only read
+	defer s.Close()
 	cancel(errCause)
 	time.Sleep(50 * time.Millisecond)
 	_, err = s.Write([]byte("still here"))

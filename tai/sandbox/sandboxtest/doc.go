@@ -26,16 +26,19 @@
 // [sandbox.ErrUnsupported]: that is tested too. The rest is said by options:
 // the image to make boxes of ([WithImage], [WithPrepare]), the commands that
 // it has ([WithCommands]; the default needs a shell and the usual tools, as
-// hostfs and busybox have them), how slow the machine is ([WithPatience]), and
-// what must be as before when a group is done ([WithResidue]).
+// hostfs and busybox have them), how slow the machine is ([WithPatience]),
+// whether to leave out what takes long ([Quick]), how to take an instance off
+// the machine ([WithWipe]), and what must be as before when a group is done
+// ([WithResidue]).
 //
 // # How to add a case
 //
 // Put it into the group's file, as a function that takes an *env, and into the
-// list at the head of that file. Name it after the entry of FAILURES.md that
-// it keeps, if there is one. Cases of one group may run at the same time on
-// one machine, and share its driver: make boxes with env.create or
-// env.started, which remove them in the end, and never count what others may
-// have made. What a command does is a field of [Commands], never a literal.
-// A bug that got past the suite becomes a case in issues.go, with a link.
+// list at the head of that file. A case that keeps one of the numbered failures
+// from happening begins with its number (A01, G07). Cases of one group may run
+// at the same time on one machine, and share its driver: make boxes with
+// env.create or env.started, which remove them in the end, and never count what
+// others may have made. What a command does is a field of [Commands], never a
+// literal. A bug that got past the suite becomes a case in a file issues.go,
+// with a link.
 package sandboxtest

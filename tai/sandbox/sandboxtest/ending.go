@@ -191,7 +191,7 @@ func hangup(e *env) {
 	}
 	again, err := e.d.AttachExec(e.ctx, id, kept.ID(), sandbox.AttachOptions{Hold: true})
 	e.ok(err)
-	defer again.Close() //nolint:errcheck // only read
+	defer again.Close()
 	e.waitFor(again, "ready")
 	e.ok(e.d.KillExec(e.ctx, id, kept.ID(), sandbox.KillOptions{Group: true}))
 	if x := e.wait(id, kept.ID()); code(x) != 6 {

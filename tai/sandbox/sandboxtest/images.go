@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"slices"
+	"strings"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -121,16 +122,23 @@ func loadNames(e *env) {
 	for _, c := range []struct{ in, given, want string }{
 		{"example.test/a:1", "example.test/b:2", "example.test/b:2"},
 		{"", "example.test/c:3", "example.test/c:3"},
-		{"short", "", "docker.io/library/short:latest"},
-		{"", "short:2", "docker.io/library/short:2"},
+		{"short", "", "short:latest"},
+		{"", "docker.io/library/short:2", "short:2"},
 	} {
 		infos, err := e.d.Load(e.ctx, bytes.NewReader(e.archive(c.in)), c.given)
 		e.ok(err)
 		if len(infos) != 1 || infos[0].Name != c.want {
 			e.Errorf("%q loaded as %q is %+v", c.in, c.given, infos)
 		}
-		_, err = e.d.InspectImage(e.ctx, c.want)
+		im, err := e.d.InspectImage(e.ctx, c.want)
 		e.ok(err)
+		if !strings.Contains(c.want, "/") {
+			full, err := e.d.InspectImage(e.ctx, "docker.io/library/"+c.want)
+			e.ok(err)
+			if full.Digest != im.Digest || full.Name != im.Name {
+				e.Errorf("by its full name %s is %+v", c.want, full)
+			}
+		}
 		e.ok(e.d.RemoveImage(e.ctx, c.want))
 	}
 }

@@ -115,10 +115,12 @@ func boxInfo(e *env) {
 	if res := e.run(spec.ID, e.commands.UID()); string(res.Stdout) != "1000\n" {
 		e.Errorf("the user is %q", res.Stdout)
 	}
-	used := e.inspect(spec.ID)
-	if used.LastExecAt.Before(started.StartedAt) || used.RunningExecs != 0 {
-		e.Errorf("after two execs: last %v, running %d", used.LastExecAt, used.RunningExecs)
-	}
+	// A driver may answer from what it remembers, so that one box that hangs
+	// does not hang the list: that can be a moment old.
+	e.eventually("the box is idle", func() bool {
+		used := e.inspect(spec.ID)
+		return used.RunningExecs == 0 && !used.LastExecAt.Before(started.StartedAt)
+	})
 	e.ok(e.d.Stop(e.ctx, spec.ID, 0))
 	if stopped := e.inspect(spec.ID); stopped.StoppedAt.Before(started.StartedAt) || stopped.Reason == "" {
 		e.Errorf("a stopped box was stopped %v, for %q", stopped.StoppedAt, stopped.Reason)
@@ -130,9 +132,7 @@ func restart(e *env) {
 	id := e.started()
 	done := e.run(id, e.commands.Echo("before"))
 	running := e.stream(id, e.commands.Sleep(time.Hour))
-	if n := e.inspect(id).RunningExecs; n != 1 {
-		e.Errorf("%d execs run", n)
-	}
+	e.eventually("one exec runs", func() bool { return e.inspect(id).RunningExecs == 1 })
 	e.ok(e.d.Stop(e.ctx, id, 0))
 	x := e.wait(id, running.ID())
 	if x.Reason != sandbox.ReasonStop {
@@ -147,7 +147,7 @@ func restart(e *env) {
 		}
 		s, err := e.d.AttachExec(e.ctx, id, done.ID, sandbox.AttachOptions{})
 		e.ok(err)
-		defer s.Close() //nolint:errcheck // only read
+		defer s.Close()
 		if t := e.read(s, 0); string(t.out) != "before\n" {
 			e.Errorf("the output is %q", t.out)
 		}
@@ -155,9 +155,7 @@ func restart(e *env) {
 	check()
 	e.ok(e.d.Start(e.ctx, id))
 	check()
-	if n := e.inspect(id).RunningExecs; n != 0 {
-		e.Errorf("after a restart %d execs run", n)
-	}
+	e.eventually("after a restart no exec runs", func() bool { return e.inspect(id).RunningExecs == 0 })
 }
 
 func stopCreated(e *env) {
@@ -252,7 +250,7 @@ func entrypoint(e *env) {
 	}
 	s, err := e.d.AttachExec(e.ctx, id, sandbox.EntrypointExec, sandbox.AttachOptions{})
 	e.ok(err)
-	defer s.Close() //nolint:errcheck // only read
+	defer s.Close()
 	e.waitFor(s, "started\n")
 
 	// Its end is recorded, and is not the end of the box.
@@ -305,7 +303,7 @@ func removeFromEveryState(e *env) {
 		"stopping": func(id string) {
 			e.ok(e.d.Start(e.ctx, id))
 			e.waitFor(e.stream(id, e.commands.Trap()), "ready")
-			go e.d.Stop(e.ctx, id, time.Hour) //nolint:errcheck // the remove ends it
+			go e.d.Stop(e.ctx, id, time.Hour)
 			e.eventually("stopping", func() bool { return e.inspect(id).State == sandbox.StateStopping })
 		},
 	} {

@@ -80,12 +80,12 @@ func listedAndDialled(e *env) {
 		if err != nil {
 			return err
 		}
-		defer c.Close() //nolint:errcheck // what was echoed tells
+		defer c.Close()
 		if err := c.SetDeadline(time.Now().Add(e.patience)); err != nil {
 			return err
 		}
 		in := pattern(100_000 + i)
-		go c.Write(in) //nolint:errcheck // what comes back tells
+		go c.Write(in)
 		out := make([]byte, len(in))
 		if _, err := io.ReadFull(c, out); err != nil {
 			return err

@@ -40,7 +40,7 @@ func execGoesOn(e *env) {
 	}
 	again, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{Hold: true, Since: 7})
 	e.ok(err)
-	defer again.Close() //nolint:errcheck // only read
+	defer again.Close()
 	_, err = again.Write([]byte("after"))
 	e.ok(err)
 	e.ok(again.CloseWrite())
@@ -60,7 +60,7 @@ func outputIsWhole(e *env) {
 	e.reopened()
 	again, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{Hold: true, Since: t.end})
 	e.ok(err)
-	defer again.Close() //nolint:errcheck // only read
+	defer again.Close()
 	rest := e.read(again, t.end)
 	if rest.lost > 0 || string(t.out)+string(rest.out) != numbers(n) {
 		e.Errorf("%d and %d bytes came, %d were lost", len(t.out), len(rest.out), rest.lost)
@@ -81,7 +81,7 @@ func endedWhileClosed(e *env) {
 	e.wantEnd(e.wait(id, slow.ID()), sandbox.ReasonExit, 0)
 	v, err := e.d.AttachExec(e.ctx, id, s.ID(), sandbox.AttachOptions{})
 	e.ok(err)
-	defer v.Close() //nolint:errcheck // only read
+	defer v.Close()
 	if t := e.read(v, 0); string(t.out) != numbers(3) {
 		e.Errorf("came %q", t.out)
 	}
@@ -145,7 +145,7 @@ func closedDriver(e *env) {
 	evs, err := e.d.Events(e.ctx)
 	e.ok(err)
 	e.ok(e.d.Close())
-	for range evs { //nolint:revive // its end is waited for
+	for range evs {
 	}
 	for name, call := range map[string]func() error{
 		"inspect": func() error { _, err := e.d.Inspect(e.ctx, id); return err },

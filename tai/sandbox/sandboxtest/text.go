@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/taibox/taibox/tai/sandbox"
 )
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
@@ -32,4 +34,65 @@ func pattern(n int) []byte {
 		b[i] = byte(x)
 	}
 	return b
+}
+
+// text is what a reader got.
+type text struct {
+	out, err []byte
+	lost     int64
+	end      int64
+}
+
+func (t *text) all() string { return string(t.out) + string(t.err) }
+
+// read reads a stream to its end, acknowledging as it goes, and checks that
+// offsets have neither holes nor overlaps.
+func (e *env) read(s sandbox.Stream, since int64) text {
+	e.Helper()
+	t, err := readUntil(s, since, func(text) bool { return false })
+	if err != nil {
+		e.Fatalf("read exec %s: %v", s.ID(), err)
+	}
+	return t
+}
+
+// readUntil reads until the stream ends or enough says so.
+func readUntil(s sandbox.Stream, since int64, enough func(text) bool) (text, error) {
+	t := text{end: since}
+	for !enough(t) {
+		c, err := s.Recv()
+		switch {
+		case isEOF(err):
+			return t, nil
+		case err != nil:
+			return t, err
+		case c.Offset != t.end:
+			return t, errors.New("there is a hole in the offsets")
+		}
+		switch c.Source {
+		case sandbox.Stdout:
+			t.out = append(t.out, c.Data...)
+		case sandbox.Stderr:
+			t.err = append(t.err, c.Data...)
+		case sandbox.Gap:
+			t.lost += c.Lost
+		default:
+			return t, errors.New("a chunk has no source")
+		}
+		t.end = c.End()
+		if err := s.Ack(t.end); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// waitFor reads until the output contains want.
+func (e *env) waitFor(s sandbox.Stream, want string) text {
+	e.Helper()
+	t, err := readUntil(s, 0, func(t text) bool { return contains(t.out, want) })
+	if err != nil || !contains(t.out, want) {
+		e.Fatalf("exec %s printed %q, %v; waited for was %q", s.ID(), clip(t.all()), err, want)
+	}
+	return t
 }

@@ -23,7 +23,8 @@ type Config struct {
 	// Boxes must be able to get there, so its parents must be 0711 at least.
 	RunDir string
 	// InUse reports whether a running box has the layer with this ID. Layers
-	// that no box has are removed. Default: all are kept.
+	// that no box has are removed. It is called with locks held: it must be
+	// quick and not call the HostFS. Default: all are kept.
 	InUse func(id string) bool
 	// Machine is the root of the file system to take from. Default /.
 	Machine string
@@ -47,8 +48,8 @@ type View struct {
 	release func()
 }
 
-// Release tells that the sources of the mounts are no longer needed: the box
-// has its own by now. Further calls do nothing.
+// Release tells that the box has mounts of its own by now, and that
+// Config.InUse knows of its layer. Further calls do nothing.
 func (v View) Release() {
 	if v.release != nil {
 		v.release()
@@ -62,7 +63,8 @@ type HostFS struct {
 
 	mu    sync.Mutex
 	layer layer
-	mnt   *mounts // the current ones; nil before the first use
+	views map[string]int // by layer: not yet released
+	mnt   *mounts        // the current ones; nil before the first use
 	old   []*mounts
 }
 
@@ -77,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (*HostFS, error) {
 	if cfg.InUse == nil {
 		cfg.InUse = func(string) bool { return true }
 	}
-	h := &HostFS{cfg: cfg, log: cfg.Logger}
+	h := &HostFS{cfg: cfg, log: cfg.Logger, views: map[string]int{}}
 	if err := h.open(ctx); err != nil {
 		return nil, fmt.Errorf("open hostfs: %w", local(err))
 	}
@@ -119,12 +121,16 @@ func (h *HostFS) Use(ctx context.Context) (View, error) {
 	if err := h.refresh(ctx); err != nil {
 		return View{}, fmt.Errorf("prepare hostfs: %w", local(err))
 	}
-	m := h.mnt
+	m, id := h.mnt, h.layer.id
 	m.users++
-	return View{ID: h.layer.id, Root: h.layer.root, Mounts: m.list, release: sync.OnceFunc(func() {
+	h.views[id]++
+	return View{ID: id, Root: h.layer.root, Mounts: m.list, release: sync.OnceFunc(func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		m.users--
+		if h.views[id]--; h.views[id] == 0 {
+			delete(h.views, id)
+		}
 		h.dropOld()
 	})}, nil
 }
@@ -174,7 +180,7 @@ func (h *HostFS) prune() {
 	entries, err := os.ReadDir(h.cfg.Dir)
 	for _, e := range entries {
 		id := e.Name()
-		if id == h.layer.id || strings.HasPrefix(id, tmpPrefix) || h.cfg.InUse(id) {
+		if id == h.layer.id || h.views[id] > 0 || strings.HasPrefix(id, tmpPrefix) || h.cfg.InUse(id) {
 			continue
 		}
 		err = errors.Join(err, os.RemoveAll(filepath.Join(h.cfg.Dir, id)))

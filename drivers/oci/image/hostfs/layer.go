@@ -44,7 +44,7 @@ var etcList = []string{
 // ours are the files that a box has instead of the machine's.
 var ours = map[string]string{
 	"etc/passwd": "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
-		"user:x:1000:1000:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"user:x:1000:1000:user:/home:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 	"etc/group":  "root:x:0:\ndaemon:x:1:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n",
 	"etc/shells": "/bin/sh\n/bin/bash\n/usr/bin/sh\n/usr/bin/bash\n",
 	// Written at each start.
@@ -56,15 +56,28 @@ var ourDirs = []struct {
 	name string
 	mode uint32
 }{
-	{"etc", 0o755}, {"home", 0o755}, {"home/user", 0o755}, {"root", 0o700}, {"tmp", 0o1777}, {"opt", 0o755}, {"srv", 0o755}, {"mnt", 0o755}, {"media", 0o755},
-	{"run", 0o755}, {"run/lock", 0o1777}, {"workspace", 0o1777}, {"proc", 0o555}, {"sys", 0o555}, {"dev", 0o755}, {"usr", 0o755},
-	{"var", 0o755}, {"var/cache", 0o755}, {"var/lib", 0o755}, {"var/local", 0o755}, {"var/log", 0o755}, {"var/mail", 0o1777}, {"var/opt", 0o755},
-	{"var/spool", 0o755}, {"var/tmp", 0o1777},
+	{"etc", 0o755},
+	{"home", 0o755},
+	{"root", 0o700},
+	{"tmp", 0o1777},
+	{"opt", 0o755},
+	{"srv", 0o755},
+	{"mnt", 0o755},
+	{"media", 0o755},
+	{"run", 0o755},
+	{"run/lock", 0o1777},
+	{"workspace", 0o1777},
+	{"proc", 0o555},
+	{"sys", 0o555},
+	{"dev", 0o755},
+	{"usr", 0o755},
+	{"var", 0o755},
 }
 
 // ourLinks are the links of every box.
-var ourLinks = map[string]string{"etc/mtab": "/proc/self/mounts", "var/run": "/run", "var/lock": "/run/lock"}
+var ourLinks = map[string]string{"etc/mtab": "/proc/self/mounts"}
 
+// userID is the one ordinary user, whose home is /home itself.
 const userID = 1000
 
 // layer is one made from the machine.
@@ -126,7 +139,7 @@ func (h *HostFS) fill(ctx context.Context, root string, c *copier) error {
 			return err
 		}
 	}
-	if err := os.Lchown(filepath.Join(root, "home/user"), userID, userID); err != nil {
+	if err := os.Lchown(filepath.Join(root, "home"), userID, userID); err != nil {
 		return err
 	}
 	for name, target := range ourLinks {

@@ -1,0 +1,256 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/bridge/internal/wire"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// maxEntries bounds a directory's list.
+const maxEntries = 1 << 20
+
+// FileInfo describes a file of a box. Names are bytes, and as hostile as all
+// that comes from there; a name is never more than one element of a path.
+type FileInfo struct {
+	Name     string
+	Size     int64
+	Mode     fs.FileMode
+	UID, GID uint32
+	ModTime  time.Time
+	Link     string // where a symbolic link leads
+}
+
+// FileOptions are the settings of the calls for files. Zero fields mean the
+// default in the comment.
+type FileOptions struct {
+	User   string      // who does it: user[:group]; default root
+	Mode   fs.FileMode // permissions of what is made; default 0644 for files, 0755 for directories
+	Offset int64       // where to begin to read
+	Limit  int64       // bytes to read at most; default all
+	// All makes missing parents, or removes what is in a directory; what is
+	// there already, or not there any more, is no error then.
+	All bool
+}
+
+// Errors of the calls for files wrap a syscall.Errno, so that errors.Is works
+// with those of package fs.
+
+// Stat describes a file; of a symbolic link, the link itself.
+func (c *Client) Stat(ctx context.Context, name string, o FileOptions) (FileInfo, error) {
+	return c.fileCall(ctx, wire.FileStat, name, "", o)
+}
+
+// Mkdir makes a directory.
+func (c *Client) Mkdir(ctx context.Context, name string, o FileOptions) error {
+	_, err := c.fileCall(ctx, wire.FileMkdir, name, "", o)
+	return err
+}
+
+// Remove removes a file or directory.
+func (c *Client) Remove(ctx context.Context, name string, o FileOptions) error {
+	_, err := c.fileCall(ctx, wire.FileRemove, name, "", o)
+	return err
+}
+
+// Rename moves a file or directory, over what is there.
+func (c *Client) Rename(ctx context.Context, from, to string, o FileOptions) error {
+	_, err := c.fileCall(ctx, wire.FileRename, from, to, o)
+	return err
+}
+
+// ListDir describes what is in a directory, in no order.
+func (c *Client) ListDir(ctx context.Context, name string, o FileOptions) ([]FileInfo, error) {
+	conn, _, err := c.openFile(ctx, wire.FileList, name, "", o)
+	if err != nil {
+		return nil, err
+	}
+	defer c.part(conn)
+	stop := c.bound(ctx, conn)
+	defer stop()
+	var all []FileInfo
+	for {
+		t, payload, err := conn.ReadFrame()
+		switch {
+		case err != nil:
+			return nil, lost(ctx, err)
+		case t == wire.TypeEnd:
+			return all, nil
+		case t == wire.TypeError:
+			return nil, remoteError(payload)
+		}
+		var page []wire.FileInfo
+		if t != wire.TypeReply || json.Unmarshal(payload, &page) != nil || len(all)+len(page) > maxEntries {
+			return nil, fmt.Errorf("%w: %w: list of %s", sandbox.ErrBridgeLost, wire.ErrProtocol, name)
+		}
+		for i := range page {
+			info, err := checkFile(&page[i])
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, info)
+		}
+	}
+}
+
+// WriteFile writes all of r to a file, whole or not at all. A file that is
+// there keeps its mode.
+func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, o FileOptions) (FileInfo, error) {
+	conn, _, err := c.openFile(ctx, wire.FileWrite, name, "", o)
+	if err != nil {
+		return FileInfo{}, err
+	}
+	defer c.part(conn)
+	stop := c.bound(ctx, conn)
+	defer stop()
+	buf := make([]byte, wire.MaxData)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if conn.WriteFrame(wire.TypeStdin, buf[:n]) != nil {
+				break // the answer says why
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			conn.WriteFrame(wire.TypeEOF, nil) //nolint:errcheck // as above
+			break
+		}
+		if err != nil {
+			return FileInfo{}, err
+		}
+	}
+	var info wire.FileInfo
+	if err := receive(ctx, conn, &info); err != nil {
+		return FileInfo{}, err
+	}
+	return checkFile(&info)
+}
+
+// ReadFile opens a regular file. The reader ends at the file's end, or with an
+// error; ctx bounds it to its end. The caller closes it.
+func (c *Client) ReadFile(ctx context.Context, name string, o FileOptions) (io.ReadCloser, FileInfo, error) {
+	conn, info, err := c.openFile(ctx, wire.FileRead, name, "", o)
+	if err != nil {
+		return nil, FileInfo{}, err
+	}
+	r := &fileReader{c: c, ctx: ctx, conn: conn, next: o.Offset}
+	r.stop = c.bound(ctx, conn)
+	return r, info, nil
+}
+
+type fileReader struct {
+	c    *Client
+	ctx  context.Context //nolint:containedctx // it bounds the whole read
+	conn *wire.Conn
+	stop func() bool
+	next int64
+	data []byte
+	err  error
+}
+
+// Read implements io.Reader.
+func (r *fileReader) Read(p []byte) (int, error) {
+	for len(r.data) == 0 && r.err == nil {
+		t, payload, err := r.conn.ReadFrame()
+		switch {
+		case err != nil:
+			r.err = lost(r.ctx, err)
+		case t == wire.TypeEnd:
+			r.err = io.EOF
+		case t == wire.TypeError:
+			r.err = remoteError(payload)
+		case t != wire.TypeOutput || wire.Offset(payload, 0) != r.next:
+			r.err = fmt.Errorf("%w: %w: contents out of order", sandbox.ErrBridgeLost, wire.ErrProtocol)
+		default:
+			r.data = payload[wire.OutputHead:]
+			r.next += int64(len(r.data))
+		}
+	}
+	if len(r.data) == 0 {
+		return 0, r.err
+	}
+	n := copy(p, r.data)
+	r.data = r.data[n:]
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (r *fileReader) Close() error {
+	r.stop()
+	r.c.part(r.conn)
+	return nil
+}
+
+func (c *Client) fileCall(ctx context.Context, kind wire.FileKind, name, to string, o FileOptions) (FileInfo, error) {
+	conn, info, err := c.openFile(ctx, kind, name, to, o)
+	if err != nil {
+		return FileInfo{}, err
+	}
+	c.part(conn)
+	return info, nil
+}
+
+// openFile makes a request for a file and reads its first answer.
+func (c *Client) openFile(ctx context.Context, kind wire.FileKind, name, to string, o FileOptions) (*wire.Conn, FileInfo, error) {
+	if !path.IsAbs(name) || len(name) > unix.PathMax || len(to) > unix.PathMax || to != "" && !path.IsAbs(to) {
+		return nil, FileInfo{}, fmt.Errorf("%w: %s %.64q: an absolute path is expected", sandbox.ErrInvalidSpec, kind, name)
+	}
+	conn, err := c.open(ctx, wire.OpFile, wire.File{
+		Kind: kind, User: o.User, Path: []byte(name), To: []byte(to), Mode: uint32(o.Mode.Perm()), Offset: o.Offset, Limit: o.Limit, All: o.All,
+	}, nil)
+	if err != nil {
+		return nil, FileInfo{}, err
+	}
+	stop := c.bound(ctx, conn)
+	defer stop()
+	var raw wire.FileInfo
+	err = receive(ctx, conn, &raw)
+	var info FileInfo
+	if err == nil {
+		info, err = checkFile(&raw)
+	}
+	if err != nil {
+		c.part(conn)
+		return nil, FileInfo{}, err
+	}
+	return conn, info, nil
+}
+
+// checkFile refuses a description that no file can have.
+func checkFile(w *wire.FileInfo) (FileInfo, error) {
+	name := string(w.Name)
+	if strings.ContainsAny(strings.TrimPrefix(name, "/"), "/\x00") || name == ".." || len(name) > 255 || w.Size < 0 || len(w.Link) > unix.PathMax {
+		return FileInfo{}, fmt.Errorf("%w: %w: description of a file", sandbox.ErrBridgeLost, wire.ErrProtocol)
+	}
+	mode := fs.FileMode(w.Mode).Perm()
+	for bit, is := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
+		if w.Mode&bit != 0 {
+			mode |= is
+		}
+	}
+	switch w.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		mode |= fs.ModeDir
+	case unix.S_IFLNK:
+		mode |= fs.ModeSymlink
+	case unix.S_IFIFO:
+		mode |= fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		mode |= fs.ModeSocket
+	case unix.S_IFCHR:
+		mode |= fs.ModeDevice | fs.ModeCharDevice
+	case unix.S_IFBLK:
+		mode |= fs.ModeDevice
+	}
+	return FileInfo{Name: name, Size: w.Size, Mode: mode, UID: w.UID, GID: w.GID, ModTime: w.ModTime, Link: string(w.Link)}, nil
+}

@@ -1,0 +1,84 @@
+package inside
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/bridge/internal/wire"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// FileWorker is the argument with which the program, run by itself, carries
+// out one request for a file: see [ServeFile].
+const FileWorker = "files"
+
+// file has a request for a file carried out by a process that has no more
+// rights than the user it is for. That process gets the connection.
+func (s *Server) file(conn *wire.Conn, req *wire.Request) error {
+	b, err := decode[wire.File](req)
+	if err != nil {
+		return err
+	}
+	who, err := lookupUser(b.User)
+	if err != nil {
+		return err
+	}
+	uc, ok := conn.Conn.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("%w: files over this transport", sandbox.ErrUnsupported)
+	}
+	sock, err := uc.File()
+	if err != nil {
+		return err
+	}
+	defer sock.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	defer w.Close()
+	// A request is smaller than a pipe.
+	if err := json.NewEncoder(w).Encode(b); err != nil {
+		return err
+	}
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{r.Fd(), s.null.Fd(), s.null.Fd(), sock.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	if os.Geteuid() == 0 {
+		attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups}
+	}
+	pid, _, err := s.reaper.start(func() (int, error) {
+		return syscall.ForkExec("/proc/self/exe", []string{"taibox-bridge", FileWorker}, attr)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrProcessLimit, err)
+	}
+	raiseOOMScore(pid)
+	return nil
+}
+
+// ServeFile carries out one request, which it reads from descriptor 0, on the
+// connection that is descriptor 3.
+func ServeFile() error {
+	f := os.NewFile(3, "connection")
+	nc, err := net.FileConn(f)
+	if err != nil {
+		return err
+	}
+	f.Close() //nolint:errcheck // nc is a copy
+	conn := wire.NewConn(nc)
+	defer conn.Close()
+	var req wire.File
+	if err := json.NewDecoder(os.Stdin).Decode(&req); err != nil {
+		return err
+	}
+	unix.Umask(0)
+	if err := handleFile(conn, &req); err != nil {
+		return conn.WriteJSON(wire.TypeError, wire.NewError(err))
+	}
+	return nil
+}
