@@ -30,7 +30,7 @@ func BenchmarkExecTrue(b *testing.B) {
 	spec := sandbox.ExecSpec{Args: []string{"/bin/true"}}
 	for name, files := range map[string]bridge.Files{"bare": {}, "log_and_cgroup": box.files()} {
 		b.Run(name, func(b *testing.B) {
-			var ids []string
+			ids := make([]string, 0, 64)
 			for b.Loop() {
 				s, err := box.StartExec(b.Context(), spec, files)
 				if err != nil {

@@ -72,6 +72,9 @@ func (c *Client) StartExec(ctx context.Context, spec sandbox.ExecSpec, files Fil
 
 // AttachExec opens another reader of an exec, also of one that has ended.
 func (c *Client) AttachExec(ctx context.Context, id string, opts sandbox.AttachOptions) (sandbox.Stream, error) {
+	if opts.Since < -1 {
+		return nil, fmt.Errorf("attach to exec %s: offset %d: %w", id, opts.Since, sandbox.ErrInvalidSpec)
+	}
 	body := wire.Attach{ID: id, Since: opts.Since, Hold: opts.Hold, Takeover: opts.Takeover, NoFollow: opts.NoFollow}
 	conn, err := c.open(ctx, wire.OpAttach, body, nil)
 	if err != nil {
@@ -105,5 +108,5 @@ func (c *Client) stream(ctx context.Context, conn *wire.Conn, opts wire.Attach) 
 	if opts.Since < 0 {
 		opts.Since = info.Bytes
 	}
-	return newStream(c, conn, opts), nil
+	return newStream(c, conn, opts, info.TTY), nil
 }

@@ -39,6 +39,10 @@ func OpenLog(f *os.File, info sandbox.ExecInfo, opts sandbox.AttachOptions) (san
 		f.Close() //nolint:errcheck // the first error counts
 		return nil, fmt.Errorf("open log of exec %s: %w", info.ID, err)
 	}
+	if opts.Since < -1 {
+		f.Close() //nolint:errcheck // it was not read
+		return nil, fmt.Errorf("open log of exec %s: offset %d: %w", info.ID, opts.Since, sandbox.ErrInvalidSpec)
+	}
 	l := &logStream{f: f, info: info, next: opts.Since, end: math.MaxInt64}
 	if info.State == sandbox.ExecExited {
 		l.end = info.Bytes

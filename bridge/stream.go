@@ -26,6 +26,7 @@ type execStream struct {
 	conn *wire.Conn
 	id   string
 	hold bool
+	tty  bool
 	done chan struct{} // closed when the reader has ended
 
 	writing sync.Mutex // one Write at a time
@@ -45,9 +46,9 @@ type execStream struct {
 	closed   bool
 }
 
-func newStream(c *Client, conn *wire.Conn, opts wire.Attach) *execStream {
+func newStream(c *Client, conn *wire.Conn, opts wire.Attach, tty bool) *execStream {
 	s := &execStream{
-		c: c, conn: conn, id: opts.ID, hold: opts.Hold, done: make(chan struct{}),
+		c: c, conn: conn, id: opts.ID, hold: opts.Hold, tty: tty, done: make(chan struct{}),
 		next: opts.Since, consumed: opts.Since, told: opts.Since,
 	}
 	s.changed.L = &s.mu
@@ -269,6 +270,8 @@ func (s *execStream) Resize(size sandbox.Size) error {
 	ended, closed := s.final != nil, s.closed
 	s.mu.Unlock()
 	switch {
+	case !s.tty:
+		return fmt.Errorf("resize exec %s: %w: it has no terminal", s.id, sandbox.ErrInvalidSpec)
 	case closed:
 		return errStreamClosed
 	case ended:
@@ -338,12 +341,20 @@ func (s *execStream) Hangup() error {
 	return err
 }
 
-// Close detaches.
+// Close detaches. When the stream held the exec, it is free for another one
+// once Close has returned.
 func (s *execStream) Close() error {
 	s.mu.Lock()
+	held := s.hold && !s.closed && s.err == nil
 	s.closed = true
 	s.changed.Broadcast()
 	s.mu.Unlock()
+	if held && s.conn.CloseWrite() == nil {
+		select {
+		case <-s.done: // the bridge has let go
+		case <-time.After(farewellLimit):
+		}
+	}
 	s.c.part(s.conn)
 	<-s.done
 	return nil

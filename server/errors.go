@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containerd/errdefs"
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/taibox/taibox/api/rest"
@@ -68,8 +69,12 @@ func newBodyError(ctx context.Context, err error) *bodyError {
 }
 
 // publicText is what a caller is told of a 500: the declared text of its
-// reason, which holds nothing of ours, else nothing.
+// reason, which holds nothing of ours, else nothing. Lost data is the caller's
+// own, in an archive say: that text tells which.
 func publicText(err error) string {
+	if errdefs.IsDataLoss(err) {
+		return err.Error()
+	}
 	if r, ok := errors.AsType[*reason.Error](err); ok {
 		return r.Msg
 	}

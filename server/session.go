@@ -390,14 +390,17 @@ func (x *session) ack(offset int64) {
 	x.mu.Lock()
 	offset = min(offset, x.sent)
 	grown := offset > x.acked
-	if grown {
-		x.acked = offset
-		x.cond.Broadcast()
-	}
 	x.mu.Unlock()
-	if grown {
-		x.stream.Ack(offset) //nolint:errcheck // a broken stream is found by its reader
+	if !grown {
+		return
 	}
+	// First the stream: once it is counted here, the stream may be closed, and
+	// what was not acknowledged then is kept.
+	x.stream.Ack(offset) //nolint:errcheck // a broken stream is found by its reader
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.acked = max(x.acked, offset)
+	x.cond.Broadcast()
 }
 
 // feed writes the input to the command, tells the client how much it took, and

@@ -44,10 +44,9 @@ func TestConversionsAreWhole(t *testing.T) {
 	}
 	exec.Ended = exec.Started.Add(time.Second)
 	for _, v := range []any{boxOf(&box), execOf(&exec), statsOf(&stats), portsOf([]taisandbox.Port{port}).Items[0]} {
-		r := reflect.ValueOf(v)
-		for i := range r.NumField() {
-			if r.Field(i).IsZero() {
-				t.Errorf("%s.%s is left out", r.Type(), r.Type().Field(i).Name)
+		for field, f := range reflect.ValueOf(v).Fields() {
+			if f.IsZero() {
+				t.Errorf("%T.%s is left out", v, field.Name)
 			}
 		}
 	}
@@ -55,8 +54,8 @@ func TestConversionsAreWhole(t *testing.T) {
 
 // fill gives every field of a struct some value.
 func fill(v reflect.Value) {
-	for i := range v.NumField() {
-		switch f := v.Field(i); {
+	for _, f := range v.Fields() {
+		switch {
 		case f.Kind() == reflect.String:
 			f.SetString("x")
 		case f.Type() == reflect.TypeFor[time.Duration]():

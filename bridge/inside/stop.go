@@ -41,6 +41,7 @@ func (s *Server) endAll(grace time.Duration) {
 	killEverything()
 	for _, e := range execs {
 		e.tree.killAll(killLimit)
+		e.log.release() // the end does not wait for a reader
 	}
 	limit := time.NewTimer(killLimit)
 	defer limit.Stop()

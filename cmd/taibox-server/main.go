@@ -9,10 +9,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 
 	"github.com/containerd/errdefs"
+	"github.com/sirupsen/logrus"
 
 	"github.com/taibox/taibox/drivers/oci"
 	"github.com/taibox/taibox/internal/bench"
@@ -32,6 +34,9 @@ var (
 )
 
 func main() {
+	// containerd's libraries speak through logrus' global logger. What matters
+	// of it reaches our own log; the rest is not for the machine's operator.
+	logrus.SetOutput(io.Discard)
 	env := cli.System(version, commit)
 	env.Serve = serve
 	env.DockerAPI = func(ctx context.Context) (bench.Peer, error) { return dockerapi.Open(ctx) }

@@ -383,10 +383,11 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 	}
 }
 
-// keepExec writes a final record. On a full disk it stays in memory, and in
+// keepExec writes a final record. A power cut ends the box too, so the disk is
+// not waited for. On a full disk it stays in memory, and in
 // the bridge's for as long as the box runs.
 func (b *box) keepExec(info sandbox.ExecInfo) {
-	if err := writeJSON(b.d.execPath(b.id, info.ID, ".json"), info); err != nil {
+	if err := noteJSON(b.d.execPath(b.id, info.ID, ".json"), info); err != nil {
 		b.d.log.Warn("record of exec is kept in memory only", slog.String("box", b.id), slog.String("exec", info.ID), slog.Any("err", err))
 	}
 }

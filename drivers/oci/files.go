@@ -10,13 +10,25 @@ import (
 
 // writeJSON replaces a file so that, whatever happens, either the old or the
 // new contents are there in full.
-func writeJSON(path string, v any) (err error) {
+func writeJSON(path string, v any) error {
+	if err := replaceJSON(path, v, (*os.File).Sync); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// noteJSON is writeJSON without waiting for the disk: what it writes may be
+// lost with the machine's power, but not with this process.
+func noteJSON(path string, v any) error {
+	return replaceJSON(path, v, func(*os.File) error { return nil })
+}
+
+func replaceJSON(path string, v any, settle func(*os.File) error) (err error) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
@@ -28,13 +40,13 @@ func writeJSON(path string, v any) (err error) {
 	if _, err := tmp.Write(data); err != nil {
 		return err
 	}
-	if err := tmp.Sync(); err != nil {
+	if err := settle(tmp); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp.Name(), path); err != nil {
 		return err
 	}
-	return errors.Join(tmp.Close(), syncDir(dir))
+	return tmp.Close()
 }
 
 // readJSON reads what writeJSON wrote.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/tai/sandbox"
 )
@@ -174,7 +175,10 @@ func (d *Driver) sweepInterfaces(keep map[string]bool) error {
 	for _, l := range links {
 		name := l.Attrs().Name
 		if strings.HasPrefix(name, d.network.interfacePrefix()) && !keep[name] {
-			errs = append(errs, netlink.LinkDel(l))
+			// The kernel may be removing it at this moment, with its namespace.
+			if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
+				errs = append(errs, fmt.Errorf("remove interface %s: %w", name, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -25,6 +25,10 @@ const (
 	// defaultShm is the size of /dev/shm, as Docker has it.
 	defaultShm = "size=65536k"
 	cpuPeriod  = 100_000 // microseconds
+	// bridgeFiles is how many descriptors the bridge needs for execs and their
+	// logs. Go raises its own soft limit to the hard one and gives commands the
+	// soft limit that it found, which is the box's.
+	bridgeFiles = 4096
 	// defaultOpenFiles is the descriptor limit where none is asked for.
 	defaultOpenFiles = 1 << 20
 )
@@ -72,7 +76,7 @@ func (b *bundle) build() (*specs.Spec, error) {
 				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
 			},
 			Rlimits: []specs.POSIXRlimit{
-				{Type: "RLIMIT_NOFILE", Soft: b.nofile, Hard: b.nofile},
+				{Type: "RLIMIT_NOFILE", Soft: b.nofile, Hard: max(b.nofile, min(bridgeFiles, hardOpenFiles()))},
 				{Type: "RLIMIT_CORE", Soft: 0, Hard: 0},
 			},
 		},
@@ -175,17 +179,23 @@ func (b *bundle) resources() *specs.LinuxResources {
 // openFiles returns the descriptor limit of a box: what was asked for, within
 // what this process itself may give.
 func openFiles(asked uint64) (uint64, error) {
-	var lim unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
-		return 0, fmt.Errorf("read descriptor limit: %w", err)
-	}
+	hard := hardOpenFiles()
 	switch {
 	case asked == 0:
-		return min(defaultOpenFiles, lim.Max), nil
-	case asked > lim.Max && !hasSysResource():
-		return 0, fmt.Errorf("%d open files: %w: this machine allows %d and the server lacks CAP_SYS_RESOURCE to raise it", asked, sandbox.ErrInvalidSpec, lim.Max)
+		return min(defaultOpenFiles, hard), nil
+	case asked > hard && !hasSysResource():
+		return 0, fmt.Errorf("%d open files: %w: this machine allows %d and the server lacks CAP_SYS_RESOURCE to raise it", asked, sandbox.ErrInvalidSpec, hard)
 	}
 	return asked, nil
+}
+
+// hardOpenFiles is the descriptor limit of this process.
+func hardOpenFiles() uint64 {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 1024 // it cannot fail
+	}
+	return lim.Max
 }
 
 func hasSysResource() bool {

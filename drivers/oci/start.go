@@ -122,7 +122,7 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 	if err != nil {
 		return err
 	}
-	if err := writeJSON(filepath.Join(dir, "config.json"), oci); err != nil {
+	if err := noteJSON(filepath.Join(dir, "config.json"), oci); err != nil {
 		return err
 	}
 	if err := b.runBridge(ctx, dir); err != nil {

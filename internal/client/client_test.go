@@ -50,7 +50,7 @@ func answering(t *testing.T, opts []Option, status int, contentType, body string
 		}
 		w.Header().Set("Content-Type", contentType)
 		w.WriteHeader(status)
-		w.Write([]byte(body)) //nolint:errcheck // the test finds out
+		w.Write([]byte(body))
 	}))
 	t.Cleanup(s.Close)
 	c, err := New(s.URL, append(opts, WithAPIKey("k1"))...)
@@ -166,7 +166,7 @@ func TestUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:errcheck,forcetypeassert // a Unix listener it is
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	ln.Close()
 	wantUnreachable(syscall.ECONNREFUSED)
 
@@ -185,18 +185,17 @@ func TestExecInfoIsWhole(t *testing.T) {
 	var e rest.Exec
 	fill(reflect.ValueOf(&e).Elem())
 	info := execInfo(e)
-	v := reflect.ValueOf(info)
-	for i := range v.NumField() {
-		if v.Field(i).IsZero() {
-			t.Errorf("%s is left out", v.Type().Field(i).Name)
+	for field, v := range reflect.ValueOf(info).Fields() {
+		if v.IsZero() {
+			t.Errorf("%s is left out", field.Name)
 		}
 	}
 }
 
 // fill gives every field of a struct some value.
 func fill(v reflect.Value) {
-	for i := range v.NumField() {
-		switch f := v.Field(i); f.Kind() {
+	for _, f := range v.Fields() {
+		switch f.Kind() {
 		case reflect.String:
 			f.SetString("x")
 		case reflect.Int, reflect.Int64:

@@ -278,7 +278,7 @@ func TestDocker(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		io.WriteString(w, `{"Version": "28.1"}`) //nolint:errcheck // the client will miss it
+		io.WriteString(w, `{"Version": "28.1"}`)
 	}))
 	srv.Listener = listener
 	srv.Start()

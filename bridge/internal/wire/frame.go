@@ -145,6 +145,15 @@ func NewConn(c net.Conn) *Conn {
 	return w
 }
 
+// CloseWrite says that no more frames come from this side.
+func (c *Conn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return half.CloseWrite()
+}
+
 // ReadFrame returns the next frame. The payload is valid until the next call.
 func (c *Conn) ReadFrame() (Type, []byte, error) {
 	var head [FrameHead]byte

@@ -114,7 +114,7 @@ func badSpecs(e *env) {
 }
 
 func badExecs(e *env) {
-	id := e.box()
+	id := e.started()
 	before, err := e.d.ListExecs(e.ctx, id)
 	e.ok(err)
 	for name, c := range map[string]struct {
@@ -156,7 +156,7 @@ func badExecs(e *env) {
 	after, err := e.d.ListExecs(e.ctx, id)
 	e.ok(err)
 	if n := len(after) - len(before); n > 1 {
-		e.Errorf("refused execs left %d records", n)
+		e.Errorf("refused execs left %d records: %+v", n, after)
 	}
 }
 
