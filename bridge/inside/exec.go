@@ -57,6 +57,7 @@ func newExec(srv *Server, req *wire.Exec, files *passed) *exec {
 		done:             make(chan struct{}),
 		end:              make(chan struct{}),
 	}
+	e.log.hold(0) // by the stream that the start returns, before a byte is written
 	if req.Stdin {
 		e.in = newInput()
 	}

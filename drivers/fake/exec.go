@@ -124,6 +124,9 @@ func (b *box) newExecLocked(spec sandbox.ExecSpec) (*exec, error) {
 		},
 	}
 	e.spec.Env = b.envLocked(spec, uid)
+	if spec.ID != sandbox.EntrypointExec {
+		e.log.hold(0) // by the stream that the start returns, before a byte is written
+	}
 	if !spec.Stdin {
 		e.in.end()
 	}
