@@ -137,7 +137,11 @@ func (b *box) resolve(spec sandbox.ExecSpec) (sandbox.ExecSpec, error) {
 		}
 	}
 	env := map[string]string{}
-	for _, kv := range b.rec.Config.Env {
+	given := b.rec.Config.Env
+	if b.rec.Run != nil {
+		given = slices.Concat(given, b.rec.Run.Env)
+	}
+	for _, kv := range given {
 		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
 			env[k] = v
 		}

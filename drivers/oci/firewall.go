@@ -1,12 +1,14 @@
 package oci
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -130,11 +132,26 @@ func (f *firewall) addFilter(c *nftables.Conn, table *nftables.Table, closed *nf
 	add(forward, f.oif(expr.CmpOpEq), drop)
 }
 
-// remove deletes the table.
+// remove deletes the table, and what openOthers added elsewhere.
 func (f *firewall) remove() error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return fmt.Errorf("list nftables chains: %w", err)
+	}
+	for _, chain := range chains {
+		ours, err := f.rulesIn(c, chain)
+		if err != nil {
+			return err
+		}
+		for _, r := range ours {
+			if err := c.DelRule(r); err != nil {
+				return fmt.Errorf("delete our rule in %s %s: %w", chain.Table.Name, chain.Name, err)
+			}
+		}
 	}
 	c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()})
 	c.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()})
@@ -190,19 +207,12 @@ func (f *firewall) openOthers() error {
 
 // openChain inserts our accepts at the head of a foreign chain, once.
 func (f *firewall) openChain(c *nftables.Conn, chain *nftables.Chain) error {
-	mark := []byte(f.tableName())
-	rules, err := c.GetRules(chain.Table, chain)
-	if err != nil {
-		return fmt.Errorf("list rules of %s %s: %w", chain.Table.Name, chain.Name, err)
-	}
-	for _, r := range rules {
-		if string(r.UserData) == string(userComment(mark)) {
-			return nil
-		}
+	if ours, err := f.rulesIn(c, chain); err != nil || len(ours) > 0 {
+		return err
 	}
 	accept := verdict(expr.VerdictAccept)
 	for _, exprs := range [][]expr.Any{rule(f.fromBox(), accept), rule(f.oif(expr.CmpOpEq), established(), accept)} {
-		c.InsertRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: userComment(mark)})
+		c.InsertRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: userComment(f.tableName())})
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("accept boxes in %s %s: %w", chain.Table.Name, chain.Name, err)
@@ -210,10 +220,21 @@ func (f *firewall) openChain(c *nftables.Conn, chain *nftables.Chain) error {
 	return nil
 }
 
+// rulesIn finds our rules in a foreign chain, by their comment.
+func (f *firewall) rulesIn(c *nftables.Conn, chain *nftables.Chain) ([]*nftables.Rule, error) {
+	rules, err := c.GetRules(chain.Table, chain)
+	if err != nil {
+		return nil, fmt.Errorf("list rules of %s %s: %w", chain.Table.Name, chain.Name, err)
+	}
+	return slices.DeleteFunc(rules, func(r *nftables.Rule) bool {
+		return !bytes.Equal(r.UserData, userComment(f.tableName()))
+	}), nil
+}
+
 // userComment encodes a rule's comment as nft does, so that it is shown.
-func userComment(text []byte) []byte {
+func userComment(text string) []byte {
 	const comment = 0
-	return append([]byte{comment, byte(len(text) + 1)}, append(text, 0)...)
+	return append(append([]byte{comment, byte(len(text) + 1)}, text...), 0)
 }
 
 // The expressions that rules are put together from.

@@ -1,6 +1,7 @@
 package oci_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -237,19 +238,106 @@ func TestNetworkNone(t *testing.T) {
 	}
 }
 
-// Another table that drops what is forwarded does not cut the boxes off.
+// Another table that drops what is forwarded does not cut the boxes off. With
+// Docker, the accept belongs where Docker leaves it alone.
 func TestForeignForwardPolicy(t *testing.T) {
 	machine(t)
-	table := "tbxtest" + instanceOf(t)
-	rules := fmt.Sprintf("table ip %[1]s {\nchain forward {\ntype filter hook forward priority filter; policy drop;\n}\n}\n", table)
-	if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
-		t.Fatalf("nft: %v: %s", err, out)
+	for name, chains := range map[string]string{
+		"plain":  "chain forward {\ntype filter hook forward priority filter; policy drop;\n}\n",
+		"docker": "chain DOCKER-USER {\n}\nchain FORWARD {\ntype filter hook forward priority filter; policy drop;\njump DOCKER-USER\n}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := "tbxtest" + instanceOf(t)
+			if out, err := exec.Command("nft", fmt.Sprintf("table ip %s {\n%s}\n", table, chains)).CombinedOutput(); err != nil {
+				t.Fatalf("nft: %v: %s", err, out)
+			}
+			defer exec.Command("nft", "delete", "table", "ip", table).Run()
+			d, cfg := box(t, sandbox.Spec{})
+			addr, inWorld := world(t)
+			listenIn(t, inWorld("/usr/bin/python3", "-m", "http.server", "8123"))
+			waitFor(t, func() bool { return reach(t, d, "b1", addr+":8123")[0] == "reached" }, "the world to be reached past a drop policy")
+			rules := func() string {
+				out, err := exec.Command("nft", "list", "table", "ip", table).CombinedOutput()
+				if err != nil {
+					t.Fatalf("nft: %v: %s", err, out)
+				}
+				return string(out)
+			}
+			if n := strings.Count(rules(), "taibox-"+cfg.Instance); n != 2 {
+				t.Errorf("%d rules of ours: %s", n, rules())
+			}
+			if err := d.Remove(t.Context(), "b1"); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Dismantle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(rules(), cfg.Instance) {
+				t.Errorf("our rules were left: %s", rules())
+			}
+		})
 	}
-	defer exec.Command("nft", "delete", "table", "ip", table).Run()
-	d, _ := box(t, sandbox.Spec{})
+}
+
+// The source address is bound to the box's interface, whatever its root does.
+func TestSourceAddressIsBound(t *testing.T) {
+	_, cfg := box(t, sandbox.Spec{})
 	addr, inWorld := world(t)
-	listenIn(t, inWorld("/usr/bin/python3", "-m", "http.server", "8123"))
-	waitFor(t, func() bool { return reach(t, d, "b1", addr+":8123")[0] == "reached" }, "the world to be reached past a drop policy")
+	got := filepath.Join(t.TempDir(), "got")
+	listenIn(t, inWorld("/usr/bin/python3", "-c", `
+import socket,sys
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(("0.0.0.0",9000))
+while True:
+    d,a=s.recvfrom(100); open(sys.argv[1],"a").write(d.decode()+"\n")
+`, got))
+	send := `
+import socket,sys
+for i in range(5):
+    s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((sys.argv[1],0)); s.sendto(sys.argv[2].encode(),(sys.argv[3],9000))
+`
+	ns := "--net=/run/taibox/" + cfg.Instance + "/b/b1/ns/net"
+	inside := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("nsenter", append([]string{ns}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	inside("ip", "addr", "add", "9.9.9.9/32", "dev", "lo")
+	waitFor(t, func() bool {
+		inside("/usr/bin/python3", "-c", send, "9.9.9.9", "spoofed", addr)
+		inside("/usr/bin/python3", "-c", send, "0.0.0.0", "honest", addr)
+		data, _ := os.ReadFile(got)
+		return strings.Contains(string(data), "honest")
+	}, "an honest packet")
+	if data, _ := os.ReadFile(got); strings.Contains(string(data), "spoofed") {
+		t.Error("a packet with a foreign source address left")
+	}
+}
+
+// Devices come by CDI name, with what their specification says of them.
+func TestDevices(t *testing.T) {
+	machine(t)
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip(err)
+	}
+	name := "taibox-test-" + instanceOf(t)
+	file := "/etc/cdi/" + name + ".json"
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spec := fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"taibox.test/%s","devices":[{"name":"d","containerEdits":{"deviceNodes":[{"path":"/dev/fuse"}],"env":["FROM_DEVICE=yes"]}}]}`, name)
+	if err := os.WriteFile(file, []byte(spec), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(file)
+	d, _ := box(t, sandbox.Spec{Devices: []string{"taibox.test/" + name + "=d"}})
+	if out := string(sh(t, d, "b1", "test -c /dev/fuse && echo $FROM_DEVICE").Stdout); out != "yes\n" {
+		t.Errorf("got %q", out)
+	}
+	_, err := d.Create(t.Context(), sandbox.Spec{ID: "b2", Image: sandbox.HostFS, Devices: []string{"taibox.test/" + name + "=none"}})
+	if !errors.Is(err, sandbox.ErrInvalidSpec) || !strings.Contains(err.Error(), "none") {
+		t.Errorf("an unknown device: %v", err)
+	}
 }
 
 // DNS needs no server of ours: it works while the driver is closed.

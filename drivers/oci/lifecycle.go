@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/taibox/taibox/internal/lifecycle"
 	"github.com/taibox/taibox/tai/sandbox"
 )
@@ -138,6 +140,9 @@ func (d *Driver) checkSpec(spec sandbox.Spec) (sandbox.Spec, error) {
 		if want.asked && !d.cgroups.available(want.controller) {
 			return spec, fmt.Errorf("a limit needs the cgroup controller %s, which this machine lacks: %w", want.controller, sandbox.ErrUnsupported)
 		}
+	}
+	if err := injectDevices(&specs.Spec{}, spec.Devices); err != nil {
+		return spec, err
 	}
 	var err error
 	spec.OpenFiles, err = openFiles(spec.OpenFiles)

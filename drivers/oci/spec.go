@@ -113,16 +113,22 @@ func (b *bundle) build() (*specs.Spec, error) {
 	if arch, ok := nativeArch[goruntime.GOARCH]; ok {
 		s.Linux.Seccomp.Architectures = []specs.Arch{arch}
 	}
-	if len(b.spec.Devices) > 0 {
-		cache, err := cdi.NewCache(cdi.WithAutoRefresh(false))
-		if err != nil {
-			return nil, fmt.Errorf("read CDI specifications: %w", err)
-		}
-		if missing, err := cache.InjectDevices(s, b.spec.Devices...); err != nil {
-			return nil, fmt.Errorf("devices %s: %w: %w", strings.Join(missing, ", "), sandbox.ErrInvalidSpec, err)
-		}
+	return s, injectDevices(s, b.spec.Devices)
+}
+
+// injectDevices adds devices by their CDI names.
+func injectDevices(s *specs.Spec, names []string) error {
+	if len(names) == 0 {
+		return nil
 	}
-	return s, nil
+	cache, err := cdi.NewCache(cdi.WithAutoRefresh(false))
+	if err != nil {
+		return fmt.Errorf("read CDI specifications: %w", err)
+	}
+	if missing, err := cache.InjectDevices(s, names...); err != nil {
+		return fmt.Errorf("devices %s: %w: %w", strings.Join(missing, ", "), sandbox.ErrInvalidSpec, err)
+	}
+	return nil
 }
 
 var nativeArch = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}

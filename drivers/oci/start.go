@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -122,6 +123,10 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 	if err != nil {
 		return err
 	}
+	b.mu.Lock()
+	r.Env = oci.Process.Env
+	b.mu.Unlock()
+	oci.Process.Env = []string{} // PID 1 has none
 	if err := noteJSON(filepath.Join(dir, "config.json"), oci); err != nil {
 		return err
 	}
@@ -245,13 +250,29 @@ func (b *box) runBridge(ctx context.Context, dir string) error {
 		return err
 	}
 	defer io.Close()
-	_, err = b.d.runc.Run(ctx, b.d.containerID(b.id), dir, &runc.CreateOpts{
+	rt := *b.d.runc
+	rt.Log, rt.LogFormat = filepath.Join(dir, "runtime.log"), runc.JSON
+	_, err = rt.Run(ctx, b.d.containerID(b.id), dir, &runc.CreateOpts{
 		IO: io, Detach: true, PidFile: filepath.Join(dir, "pid"), NoNewKeyring: true, ExtraFiles: []*os.File{f},
 	})
 	if err != nil {
-		return fmt.Errorf("start with %s: %w", b.d.cfg.RuncPath, err)
+		return fmt.Errorf("start with %s: %w: %s", b.d.cfg.RuncPath, err, lastWords(rt.Log))
 	}
 	return nil
+}
+
+// lastWords is the last message in the log of the OCI runtime.
+func lastWords(log string) string {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	var entry struct{ Msg string }
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &entry); err != nil || entry.Msg == "" {
+		return lines[len(lines)-1]
+	}
+	return entry.Msg
 }
 
 func (d *Driver) bridgeSocket(id string) string { return filepath.Join(d.runDir(id), "bridge.sock") }

@@ -59,6 +59,8 @@ type run struct {
 	PID      int    `json:"pid,omitempty"`
 	PIDStart uint64 `json:"pid_start,omitempty"` // clock ticks after boot
 	HostFS   string `json:"hostfs,omitempty"`    // layer of the built-in image
+	// Env is what the box's devices add to the environment of its commands.
+	Env []string `json:"env,omitempty"`
 }
 
 func (r *run) alive(bootID string) bool {
