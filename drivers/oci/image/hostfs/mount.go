@@ -1,7 +1,6 @@
 package hostfs
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,9 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/tai/sandbox"
@@ -188,11 +187,12 @@ func unsupported(what string, err error) error {
 // UnmountAll detaches what is mounted at and below dir, and removes what is in
 // it. An absent dir is fine.
 func UnmountAll(dir string) error {
-	points, err := mountPoints(dir)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		return err
+		return fmt.Errorf("list mounts below %s: %w", dir, err)
 	}
-	for _, p := range slices.Backward(points) {
+	for _, m := range slices.Backward(mounts) {
+		p := m.Mountpoint
 		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount %s: %w", p, err)
 		}
@@ -216,42 +216,4 @@ func removeEmpty(dir string) error {
 		}
 	}
 	return os.Remove(dir)
-}
-
-// mountPoints lists what is mounted at and below dir, in the order of mounting.
-func mountPoints(dir string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var points []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		if p := unescape(fields[4]); p == dir || strings.HasPrefix(p, dir+"/") {
-			points = append(points, p)
-		}
-	}
-	return points, lines.Err()
-}
-
-// unescape undoes the \ooo of mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

@@ -1,0 +1,210 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// What is kept of finished execs, a box.
+const (
+	keepExecs     = 1000
+	keepExecBytes = 1 << 30
+)
+
+// watchExecs keeps the records of a live box's execs until its bridge is gone.
+func (b *box) watchExecs(ctx context.Context, live *liveBox) {
+	for ctx.Err() == nil {
+		w, err := live.bridge.Watch(ctx)
+		if err == nil {
+			for {
+				var info sandbox.ExecInfo
+				if info, err = w.Recv(); err != nil {
+					break
+				}
+				b.noteExec(info)
+			}
+			w.Close() //nolint:errcheck // it has ended
+		}
+		select {
+		case <-live.died:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(execSettle):
+			b.d.log.Debug("watching execs again", slog.String("box", b.id), slog.Any("err", err))
+		}
+	}
+}
+
+// noteExec takes in what the bridge says of an exec.
+func (b *box) noteExec(info sandbox.ExecInfo) {
+	if sandbox.ValidateID(info.ID) != nil {
+		return // a bridge is believed in nothing that names files
+	}
+	info.Box = b.id
+	b.mu.Lock()
+	e := b.execs[info.ID]
+	if e == nil {
+		e = &execFile{}
+		b.execs[info.ID] = e
+	}
+	news := e.info.State != info.State
+	already := e.info.Done()
+	e.info = info
+	labels := b.rec.Spec.Labels
+	b.mu.Unlock()
+	if !news || already {
+		return
+	}
+	b.d.events.publish(sandbox.Event{Type: sandbox.EventExec, Box: b.id, Labels: labels, Exec: &info})
+	if info.OOMKills > 0 {
+		kills := b.d.cgroups.oomKills(b.id)
+		b.mu.Lock()
+		b.kills = kills
+		b.mu.Unlock()
+		b.d.events.publish(sandbox.Event{Type: sandbox.EventOOM, Box: b.id, Labels: labels, Exec: &info})
+	}
+	if info.Done() {
+		b.touch(info.Ended)
+		b.keepExec(info)
+		b.returnCgroups()
+		b.trimExecs()
+	}
+}
+
+// keepExec writes a final record. A power cut ends the box too, so the disk is
+// not waited for. On a full disk it stays in memory, and in
+// the bridge's for as long as the box runs.
+func (b *box) keepExec(info sandbox.ExecInfo) {
+	if err := noteJSON(b.d.execPath(b.id, info.ID, ".json"), info); err != nil {
+		b.d.log.Warn("record of exec is kept in memory only", slog.String("box", b.id), slog.String("exec", info.ID), slog.Any("err", err))
+	}
+}
+
+// returnCgroups removes the cgroups of ended execs of which nothing runs. One
+// with children that live on is tried again when the next exec ends, and goes
+// with the box at last.
+func (b *box) returnCgroups() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.execs {
+		if e.cgroup == "" || !e.info.Done() {
+			continue
+		}
+		if err := unix.Rmdir(e.cgroup); err == nil || errors.Is(err, unix.ENOENT) {
+			e.cgroup = ""
+		}
+	}
+}
+
+// loadExecs reads the kept records.
+func (b *box) loadExecs() error {
+	dir := filepath.Join(b.d.boxDir(b.id), "execs")
+	for _, name := range list(dir) {
+		id, isLog := strings.CutSuffix(name, ".log")
+		var info sandbox.ExecInfo
+		if isLog {
+			if _, known := b.execs[id]; !known && sandbox.ValidateID(id) == nil {
+				b.execs[id] = &execFile{info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}}
+			}
+			continue
+		}
+		id, isRecord := strings.CutSuffix(name, ".json")
+		if !isRecord || sandbox.ValidateID(id) != nil {
+			continue
+		}
+		if err := readJSON(filepath.Join(dir, name), &info); err != nil {
+			b.d.log.Warn("record of exec cannot be read", slog.String("box", b.id), slog.String("exec", id), slog.Any("err", err))
+			continue
+		}
+		b.execs[id] = &execFile{info: info}
+	}
+	return nil
+}
+
+// loseExecs closes the records of execs whose end nobody saw.
+func (b *box) loseExecs() {
+	b.mu.Lock()
+	var lost []sandbox.ExecInfo
+	for _, e := range b.execs {
+		if !e.info.Done() {
+			e.info.State, e.info.Reason = sandbox.ExecLost, sandbox.ReasonLost
+			e.info.Ended = time.Now().UTC()
+			lost = append(lost, e.info)
+		}
+	}
+	labels := b.rec.Spec.Labels
+	b.mu.Unlock()
+	for _, info := range lost {
+		b.d.events.publish(sandbox.Event{Type: sandbox.EventExec, Box: b.id, Labels: labels, Exec: &info})
+		b.keepExec(info)
+	}
+}
+
+// trimExecs drops the oldest finished execs beyond what is kept.
+func (b *box) trimExecs() {
+	b.mu.Lock()
+	var finished []*execFile
+	var bytes int64
+	for _, e := range b.execs {
+		if e.info.Done() {
+			finished = append(finished, e)
+			bytes += e.info.Bytes - e.info.FirstOffset
+		}
+	}
+	b.mu.Unlock()
+	if len(finished) <= keepExecs && bytes <= keepExecBytes {
+		return
+	}
+	slices.SortFunc(finished, func(x, y *execFile) int { return x.info.Ended.Compare(y.info.Ended) })
+	for i, e := range finished {
+		if len(finished)-i <= keepExecs && bytes <= keepExecBytes {
+			return
+		}
+		bytes -= e.info.Bytes - e.info.FirstOffset
+		b.forgetExec(e)
+	}
+}
+
+// forgetExec drops a finished exec everywhere.
+func (b *box) forgetExec(e *execFile) {
+	b.mu.Lock()
+	live := b.live
+	delete(b.execs, e.info.ID)
+	b.mu.Unlock()
+	if live != nil {
+		ctx, cancel := context.WithTimeoutCause(b.d.ctx, drainTimeout, sandbox.ErrBridgeLost)
+		defer cancel()
+		if err := live.bridge.ForgetExec(ctx, e.info.ID); err != nil && !errors.Is(err, sandbox.ErrExecNotFound) {
+			b.d.log.Warn("exec is not forgotten", slog.String("box", b.id), slog.String("exec", e.info.ID), slog.Any("err", err))
+		}
+	}
+	if err := b.removeExecFiles(e); err != nil {
+		b.d.log.Warn("files of exec are left", slog.String("box", b.id), slog.String("exec", e.info.ID), slog.Any("err", err))
+	}
+}
+
+// removeExecFiles deletes what an exec has on disk and its cgroup.
+func (b *box) removeExecFiles(e *execFile) error {
+	var errs []error
+	for _, ext := range []string{".log", ".json"} {
+		if err := os.Remove(b.d.execPath(b.id, e.info.ID, ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if e.cgroup != "" {
+		errs = append(errs, removeCgroup(e.cgroup))
+	}
+	return errors.Join(errs...)
+}
