@@ -28,6 +28,11 @@ func catchSignals() (outside <-chan struct{}, stop func()) {
 			signal.Notify(all, s)
 		}
 	}
+	// os/signal leaves these two to C libraries. Ignored ones would stay so in
+	// every command.
+	for _, s := range []syscall.Signal{32, 33} {
+		sigaction(s, new(kernelSigaction), nil)
+	}
 	hookTerm()
 	told := make(chan struct{}, 1)
 	quit := make(chan struct{})
@@ -70,16 +75,16 @@ func hookTerm() {
 		return
 	}
 	var act kernelSigaction
-	if !sigaction(nil, &act) {
+	if !sigaction(unix.SIGTERM, nil, &act) {
 		return
 	}
 	nextTermHandler = act.handler
 	act.handler = termHandlerPC
-	sigaction(&act, nil)
+	sigaction(unix.SIGTERM, &act, nil)
 }
 
-func sigaction(act, old *kernelSigaction) bool {
-	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGTERM),
+func sigaction(s syscall.Signal, act, old *kernelSigaction) bool {
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s),
 		uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(act.mask), 0, 0)
 	return errno == 0
 }

@@ -137,6 +137,25 @@ func TestHostFSShowsNoSecrets(t *testing.T) {
 	}
 }
 
+// Other users of the machine get at no box's files.
+func TestOtherUsersOfTheMachine(t *testing.T) {
+	d, cfg := box(t, sandbox.Spec{})
+	sh(t, d, "b1", "echo secret >/tmp/f; chmod 644 /tmp/f; cp /bin/sh /tmp/sh; chmod 4755 /tmp/sh")
+	root := "/run/taibox/" + cfg.Instance + "/b/b1/rootfs"
+	if _, err := os.Stat(root + "/tmp/f"); err != nil {
+		t.Fatal(err)
+	}
+	nobody := exec.Command("/bin/ls", root, cfg.DataDir)
+	nobody.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := nobody.CombinedOutput(); err == nil || strings.Count(string(out), "Permission denied") != 2 {
+		t.Errorf("another user lists %s", out)
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(root, &st); err != nil || st.Flags&syscall.MS_NOSUID == 0 || st.Flags&syscall.MS_NODEV == 0 {
+		t.Errorf("mount flags %#x, %v", st.Flags, err)
+	}
+}
+
 // world is a host that is not this machine, at a public address.
 func world(t *testing.T) (addr string, run func(args ...string) *exec.Cmd) {
 	t.Helper()

@@ -153,7 +153,12 @@ func (pp *pairPool) make(ctx context.Context) (_ pair, err error) {
 			err = errors.Join(fmt.Errorf("make namespaces: %w", err), pp.discard(p))
 		}
 	}()
-	if err := mkdirs(0o711, p.dir, filepath.Join(p.dir, "ns")); err != nil {
+	if err := mkdirs(0o700, p.dir, filepath.Join(p.dir, "ns")); err != nil {
+		return p, err
+	}
+	// The box's root has to get to its root file system, and nobody else on
+	// the machine.
+	if err := os.Chown(p.dir, int(pp.slot.hostID(index)), int(pp.slot.hostID(index))); err != nil {
 		return p, err
 	}
 	pid, end, err := startHelper(ctx, pp.bridge, pp.slot.hostID(index))

@@ -136,7 +136,8 @@ func (r *rootfs) overlay() error {
 	if len(opts) >= os.Getpagesize() {
 		return fmt.Errorf("image has %d layers, more than one overlay takes: %w", len(lowers), sandbox.ErrUnsupported)
 	}
-	if err := unix.Mount("overlay", r.target, "overlay", 0, opts); err != nil {
+	// On the machine, nothing in it is a set-user-ID program or a device.
+	if err := unix.Mount("overlay", r.target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
 		return fmt.Errorf("mount overlay on %s: %w", r.target, err)
 	}
 	return nil
