@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"strings"
 	"testing"
@@ -355,14 +356,21 @@ func TestLifecycle(t *testing.T) {
 	if b, err := w.GetBox(w.ctx, "b1"); err != nil || b.Status != "running" {
 		t.Errorf("%+v %v", b, err)
 	}
+	asked := make(chan struct{})
 	go func() {
-		b, err := w.WaitBox(w.ctx, "b1")
+		ctx := httptrace.WithClientTrace(w.ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(asked) }})
+		b, err := w.WaitBox(ctx, "b1")
 		if err != nil {
 			t.Errorf("wait: %v", err)
 		}
 		waited <- b
 	}()
-	eventually(t, "somebody waits", func() bool { return strings.Count(w.log.String(), "") > 0 })
+	<-asked
+	select {
+	case b := <-waited:
+		t.Fatalf("wait returned at once: %+v", b)
+	case <-time.After(500 * time.Millisecond): // for the request to be looked at
+	}
 	if err := w.RemoveBox(w.ctx, "b1"); err != nil {
 		t.Fatal(err)
 	}
