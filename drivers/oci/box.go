@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"sync"
 	"time"
@@ -95,6 +96,18 @@ func (b *box) update(change func(*record)) error {
 		b.d.events.publish(sandbox.Event{
 			Type: sandbox.EventState, Box: b.id, Labels: rec.Spec.Labels, State: rec.State, Reason: rec.Reason,
 		})
+	}
+	return err
+}
+
+// note is update for the way down: a full disk must not keep a box from being
+// stopped or removed. What the disk says too much is put right when the box is
+// next found.
+func (b *box) note(change func(*record)) error {
+	err := b.update(change)
+	if errors.Is(err, sandbox.ErrNoSpace) {
+		b.d.log.Warn("state of box is not on disk", slog.String("box", b.id), slog.Any("err", err))
+		return nil
 	}
 	return err
 }

@@ -151,6 +151,14 @@ type execCgroup struct {
 	self, kill, events *os.File
 }
 
+// execDir is the cgroup of an exec; "" where there is no v2 hierarchy.
+func (t *cgroupTree) execDir(boxID, execID string) string {
+	if t.unified == "" {
+		return ""
+	}
+	return filepath.Join(t.unified, t.boxPath(boxID), "exec-"+execID)
+}
+
 // newExecCgroup makes a cgroup for an exec; nil where there is no v2 hierarchy.
 // Its control files belong to the box's root, so that the bridge may move
 // children in and end them; no path to them leads from inside the box.
@@ -158,8 +166,7 @@ func (t *cgroupTree) newExecCgroup(boxID, execID string, hostID uint32) (_ *exec
 	if t.unified == "" {
 		return nil, nil
 	}
-	box := filepath.Join(t.unified, t.boxPath(boxID))
-	c := &execCgroup{dir: filepath.Join(box, "exec-"+execID)}
+	c := &execCgroup{dir: t.execDir(boxID, execID)}
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cgroup of exec %s: %w", execID, err)
 	}
@@ -170,6 +177,9 @@ func (t *cgroupTree) newExecCgroup(boxID, execID string, hostID uint32) (_ *exec
 		}
 	}()
 	if c.self, err = os.Open(c.dir); err != nil {
+		return nil, err
+	}
+	if err = os.Chmod(c.dir, 0o755); err != nil { // whatever the umask
 		return nil, err
 	}
 	if err = os.Chown(filepath.Join(c.dir, "cgroup.procs"), int(hostID), int(hostID)); err != nil {

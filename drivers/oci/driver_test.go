@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	syscall.Umask(0o077) // the server's
 	if job := os.Getenv("TAIBOX_CRASH_JOB"); job != "" {
 		os.Exit(crashJob(job))
 	}

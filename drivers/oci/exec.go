@@ -55,8 +55,26 @@ func (d *Driver) ExecStream(ctx context.Context, id string, spec sandbox.ExecSpe
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	s, err := b.exec(ctx, live, spec)
+	if errors.Is(err, sandbox.ErrBridgeLost) {
+		// More often than not the box has just been stopped or removed.
+		select {
+		case <-live.died:
+			err = sandbox.ErrNotRunning
+		case <-time.After(drainTimeout):
+		}
+	}
 	return s, wrapBox("exec in", id, err)
+}
+
+var errBridgeSilent = fmt.Errorf("%w within %v", sandbox.ErrBridgeLost, bridgeTimeout)
+
+// answering bounds a question that a bridge can answer at once: one that is
+// frozen or starved holds up nobody but its own box, and not for ever.
+func answering(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, bridgeTimeout, errBridgeSilent)
 }
 
 // exec starts a command in a live box.
@@ -181,6 +199,8 @@ func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox
 	live, e := b.live, b.execs[execID]
 	b.mu.Unlock()
 	if live != nil {
+		ctx, cancel := answering(ctx)
+		defer cancel()
 		s, err := live.bridge.AttachExec(ctx, execID, opts)
 		if err == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
 			return s, wrapExec("attach to", execID, id, err)
@@ -227,6 +247,8 @@ func (d *Driver) ListExecs(ctx context.Context, id string) ([]sandbox.ExecInfo, 
 	}
 	b.mu.Unlock()
 	if live != nil {
+		ctx, cancel := answering(ctx)
+		defer cancel()
 		fresh, err := live.bridge.ListExecs(ctx)
 		if err != nil {
 			return nil, wrapBox("list execs of", id, err)
@@ -248,6 +270,8 @@ func (d *Driver) ListExecs(ctx context.Context, id string) ([]sandbox.ExecInfo, 
 
 // InspectExec implements [sandbox.Sandbox].
 func (d *Driver) InspectExec(ctx context.Context, id, execID string) (sandbox.ExecInfo, error) {
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	return d.execInfo(ctx, "inspect", id, execID, (*bridge.Client).InspectExec)
 }
 
@@ -308,6 +332,8 @@ func (d *Driver) KillExec(ctx context.Context, id, execID string, opts sandbox.K
 	if err != nil {
 		return err
 	}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	err = live.bridge.KillExec(ctx, execID, opts)
 	if errors.Is(err, sandbox.ErrExecNotFound) {
 		b.mu.Lock()

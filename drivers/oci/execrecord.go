@@ -55,18 +55,23 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 	info.Box = b.id
 	b.mu.Lock()
 	e := b.execs[info.ID]
-	if e == nil {
-		e = &execFile{}
-		b.execs[info.ID] = e
+	// Only what the node itself started is kept, and an end is the end,
+	// whatever the bridge says of it later.
+	if e == nil || e.info.Done() {
+		b.mu.Unlock()
+		return
+	}
+	if e.info.Args != nil {
+		info.Args = e.info.Args
 	}
 	news := e.info.State != info.State
-	already := e.info.Done()
 	e.info = info
 	labels := b.rec.Spec.Labels
 	b.mu.Unlock()
-	if !news || already {
+	if !news {
 		return
 	}
+	b.keepExec(info)
 	b.d.events.publish(sandbox.Event{Type: sandbox.EventExec, Box: b.id, Labels: labels, Exec: &info})
 	if info.OOMKills > 0 {
 		kills := b.d.cgroups.oomKills(b.id)
@@ -77,13 +82,12 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 	}
 	if info.Done() {
 		b.touch(info.Ended)
-		b.keepExec(info)
 		b.returnCgroups()
 		b.trimExecs()
 	}
 }
 
-// keepExec writes a final record. A power cut ends the box too, so the disk is
+// keepExec writes a record, so that the exec is known after the box is gone. A power cut ends the box too, so the disk is
 // not waited for. On a full disk it stays in memory, and in
 // the bridge's for as long as the box runs.
 func (b *box) keepExec(info sandbox.ExecInfo) {
@@ -116,7 +120,7 @@ func (b *box) loadExecs() error {
 		var info sandbox.ExecInfo
 		if isLog {
 			if _, known := b.execs[id]; !known && sandbox.ValidateID(id) == nil {
-				b.execs[id] = &execFile{info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}}
+				b.execs[id] = &execFile{info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}, cgroup: b.d.cgroups.execDir(b.id, id)}
 			}
 			continue
 		}
@@ -128,7 +132,7 @@ func (b *box) loadExecs() error {
 			b.d.log.Warn("record of exec cannot be read", slog.String("box", b.id), slog.String("exec", id), slog.Any("err", err))
 			continue
 		}
-		b.execs[id] = &execFile{info: info}
+		b.execs[id] = &execFile{info: info, cgroup: b.d.cgroups.execDir(b.id, id)}
 	}
 	return nil
 }

@@ -137,6 +137,18 @@ func TestHostFSShowsNoSecrets(t *testing.T) {
 	}
 }
 
+// The server's umask, which is for its own files, is not the boxes'.
+func TestUmask(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	d, _ := box(t, sandbox.Spec{WorkDir: "/srv/made/here"})
+	res, err := d.Exec(t.Context(), "b1", sandbox.ExecSpec{
+		Args: []string{"sh", "-ec", "pwd; cat /etc/hosts /etc/resolv.conf /etc/passwd >/dev/null; ls /etc/ssl >/dev/null; touch /workspace/x; umask"}, User: "1000",
+	})
+	if err != nil || string(res.Stdout) != "/srv/made/here\n0022\n" {
+		t.Errorf("%q %q %v", res.Stdout, res.Stderr, err)
+	}
+}
+
 // Other users of the machine get at no box's files.
 func TestOtherUsersOfTheMachine(t *testing.T) {
 	d, cfg := box(t, sandbox.Spec{})

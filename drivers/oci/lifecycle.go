@@ -77,8 +77,7 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Info,
 	b.mu.Unlock()
 	img.Release() // the box counts as a user of the image from here on
 	trace.done("image")
-	undo.Push(func(context.Context) error { return d.deleteBoxDir(spec.ID) })
-	if err := d.makeBoxDir(b); err != nil {
+	if err := d.makeBoxDir(b, &undo); err != nil {
 		return sandbox.Info{}, noSpace(err)
 	}
 	if err := d.step("create", "ready", spec.ID); err != nil {
@@ -93,8 +92,9 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Info,
 	return b.info(), nil
 }
 
-// makeBoxDir makes a box's directory, the intent first.
-func (d *Driver) makeBoxDir(b *box) error {
+// makeBoxDir makes a box's directory, the intent first. It leaves alone one
+// that somebody else made.
+func (d *Driver) makeBoxDir(b *box, undo *lifecycle.Stack) error {
 	dir := d.boxDir(b.id)
 	if err := d.step("create", "intent", b.id); err != nil {
 		return err
@@ -102,6 +102,7 @@ func (d *Driver) makeBoxDir(b *box) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
+	undo.Push(func(context.Context) error { return d.deleteBoxDir(b.id) })
 	if err := d.saveRecord(&b.rec); err != nil {
 		return err
 	}
@@ -310,9 +311,7 @@ func (b *box) remove(ctx context.Context) error {
 	if err := d.step("remove", "intent", b.id); err != nil {
 		return err
 	}
-	// A full disk must not keep a box from being removed.
-	err := b.update(func(r *record) { r.Phase, r.State, r.Reason = phaseRemoving, sandbox.StateRemoving, "user" })
-	if err != nil && !errors.Is(err, sandbox.ErrNoSpace) {
+	if err := b.note(func(r *record) { r.Phase, r.State, r.Reason = phaseRemoving, sandbox.StateRemoving, "user" }); err != nil {
 		return err
 	}
 	if err := d.step("remove", "end", b.id); err != nil {
@@ -322,6 +321,9 @@ func (b *box) remove(ctx context.Context) error {
 	live, last := b.live, b.rec.Run
 	b.live = nil
 	b.mu.Unlock()
+	if last == nil && exists(d.runDir(b.id)) {
+		last = &run{Index: -1} // its record did not tell
+	}
 	if last != nil {
 		if err := d.teardown(ctx, b.id, last); err != nil {
 			return err
@@ -361,7 +363,7 @@ func (b *box) end(ctx context.Context, grace time.Duration, reason string) error
 		b.abort = nil
 		b.mu.Unlock()
 	}()
-	if err := b.update(func(r *record) { r.State, r.Reason = sandbox.StateStopping, reason }); err != nil {
+	if err := b.note(func(r *record) { r.State, r.Reason = sandbox.StateStopping, reason }); err != nil {
 		return err
 	}
 	if err := b.d.step("stop", "bridge", b.id); err != nil {
@@ -394,7 +396,7 @@ func (b *box) endRun(ctx context.Context, live *liveBox, state sandbox.State, re
 	err := b.d.teardown(ctx, b.id, &live.run)
 	live.end()
 	b.loseExecs()
-	return errors.Join(err, b.update(func(r *record) {
+	return errors.Join(err, b.note(func(r *record) {
 		r.State, r.Reason, r.Error, r.StoppedAt = state, reason, text, time.Now().UTC()
 		r.OOMKills += kills
 		if err == nil {

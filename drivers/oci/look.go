@@ -34,6 +34,8 @@ func (d *Driver) Stats(ctx context.Context, id string) (sandbox.Stats, error) {
 		// What the machine's end sends, the box receives.
 		st.NetRxBytes, st.NetTxBytes = int64(link.Attrs().Statistics.TxBytes), int64(link.Attrs().Statistics.RxBytes)
 	}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	own, err := live.bridge.Stats(ctx)
 	if err != nil {
 		return st, wrapBox("measure", id, err)
@@ -94,6 +96,8 @@ func (d *Driver) Ports(ctx context.Context, id string) ([]sandbox.Port, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	ports, err := live.bridge.Ports(ctx)
 	return ports, wrapBox("list ports of", id, err)
 }
@@ -107,6 +111,8 @@ func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	conn, err := live.bridge.Dial(ctx, port)
 	if err != nil {
 		return nil, fmt.Errorf("dial port %d of box %s: %w", port, id, err)

@@ -148,6 +148,19 @@ func (n *network) detach(index int) error {
 	return nil
 }
 
+// dump asks the kernel for a list, again when it changed under the answer.
+func dump[T any](ask func() ([]T, error)) ([]T, error) {
+	for range dumpTries {
+		list, err := ask()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return list, err
+		}
+	}
+	return nil, netlink.ErrDumpInterrupted
+}
+
+const dumpTries = 100
+
 // hostNet is the network that holds one address.
 func hostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}

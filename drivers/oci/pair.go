@@ -122,6 +122,7 @@ func (pp *pairPool) reserve(index int) {
 
 // release gives an index back.
 func (pp *pairPool) release(index int) {
+	// An index that is not known is negative, and not in the map.
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
 	delete(pp.used, index)
@@ -158,7 +159,7 @@ func (pp *pairPool) make(ctx context.Context) (_ pair, err error) {
 	}
 	// The box's root has to get to its root file system, and nobody else on
 	// the machine.
-	if err := os.Chown(p.dir, int(pp.slot.hostID(index)), int(pp.slot.hostID(index))); err != nil {
+	if err := errors.Join(os.Chown(p.dir, 0, int(pp.slot.hostID(index))), os.Chmod(p.dir, 0o710)); err != nil {
 		return p, err
 	}
 	pid, end, err := startHelper(ctx, pp.bridge, pp.slot.hostID(index))

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/bridge"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -42,6 +43,10 @@ func (d *Driver) recoverBox(ctx context.Context, id string) error {
 		// Made before its intent was written, or its record is gone already.
 		return os.RemoveAll(d.boxDir(id))
 	case err != nil:
+		// What it was cannot be known: it is shown, left alone, and can be removed.
+		d.boxes[id] = newBox(d, record{
+			Spec: sandbox.Spec{ID: id}, Phase: phaseReady, State: sandbox.StateFailed, Reason: "record", Error: err.Error(), CreatedAt: time.Now().UTC(),
+		})
 		return err
 	}
 	if rec.Phase != phaseReady {
@@ -68,7 +73,7 @@ func (d *Driver) recoverBox(ctx context.Context, id string) error {
 		return nil
 	}
 	if rec.State == sandbox.StateRunning || rec.State == sandbox.StateStopping {
-		if b.reattach(ctx, *rec) {
+		if b.reattach(*rec) {
 			return nil
 		}
 	}
@@ -79,18 +84,15 @@ func (d *Driver) recoverBox(ctx context.Context, id string) error {
 	return nil
 }
 
-// reattach goes on with a box that runs.
-func (b *box) reattach(ctx context.Context, rec record) bool {
+// reattach goes on with a box that runs. Its bridge was set up when it started;
+// one that does not answer just now is no reason to end the box, or to keep
+// others waiting.
+func (b *box) reattach(rec record) bool {
 	d := b.d
 	if !rec.Run.alive(d.bootID) {
 		return false
 	}
-	live, err := b.connect(ctx, *rec.Run)
-	if err != nil {
-		d.log.Warn("box does not answer after a restart and is ended", slog.String("box", b.id), slog.Any("err", err))
-		return false
-	}
-	b.follow(live)
+	b.follow(newLiveBox(*rec.Run, bridge.New(d.dialBridge(b.id))))
 	if rec.State == sandbox.StateStopping {
 		d.wg.Go(func() {
 			if b.acquire(d.ctx) != nil {
@@ -135,6 +137,9 @@ func (d *Driver) sweep(ctx context.Context) error {
 	keep := map[string]bool{}
 	indices := map[string]bool{}
 	for id, b := range d.boxes {
+		if b.rec.Reason == "record" {
+			keep[id] = true // of which nothing is known
+		}
 		if b.rec.Run != nil {
 			keep[id] = true
 			indices[d.network.interfaceName(b.rec.Run.Index)] = true
@@ -167,7 +172,7 @@ func (d *Driver) sweep(ctx context.Context) error {
 }
 
 func (d *Driver) sweepInterfaces(keep map[string]bool) error {
-	links, err := netlink.LinkList()
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

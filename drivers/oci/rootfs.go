@@ -112,6 +112,7 @@ func (r *rootfs) overlay() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare working directory: %w", err)
 	}
+	unix.Umask(0o022) // of this thread: what is made in the box is for everybody there
 	if err := unix.Chdir(r.staging); err != nil {
 		return fmt.Errorf("enter %s: %w", r.staging, err)
 	}
@@ -161,17 +162,29 @@ func (r *rootfs) populate() error {
 	}
 	for _, d := range r.dirs {
 		fd, err := mkdirIn(root, d)
-		if err != nil {
+		if err == nil {
+			unix.Close(fd)
+		} else if !inTheWay(err) {
 			return fmt.Errorf("make %s in the box: %w", d, err)
 		}
-		unix.Close(fd)
 	}
 	for _, f := range r.files {
-		if err := writeIn(root, f); err != nil {
+		if err := writeIn(root, f); err != nil && !inTheWay(err) {
 			return fmt.Errorf("write /%s in the box: %w", f.path, err)
 		}
 	}
 	return nil
+}
+
+// inTheWay reports that the image, or what ran in the box, has put something
+// else at a path of ours. That is its own affair, and no reason not to start.
+func inTheWay(err error) bool {
+	for _, e := range []error{unix.ENOTDIR, unix.EISDIR, unix.EEXIST, unix.ELOOP, unix.ENOTEMPTY, unix.ENOENT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // mkdirIn makes a directory with its parents below root and opens it.

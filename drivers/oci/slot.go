@@ -138,7 +138,7 @@ func tryClaim(dir string, n int, owner slotOwner) (_ *slot, err error) {
 
 // subnetInUse reports whether the machine has an own route into a subnet.
 func subnetInUse(subnet netip.Prefix) (bool, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)
 	}

@@ -3,9 +3,11 @@ package oci
 import (
 	"fmt"
 	"math"
+	"os"
 	"path"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -63,6 +65,10 @@ type bundle struct {
 }
 
 func (b *bundle) build() (*specs.Spec, error) {
+	oomScore, err := oomScoreAdj()
+	if err != nil {
+		return nil, err
+	}
 	s := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: b.hostname,
@@ -72,6 +78,7 @@ func (b *bundle) build() (*specs.Spec, error) {
 			Env:             []string{},
 			Cwd:             "/",
 			NoNewPrivileges: true,
+			OOMScoreAdj:     &oomScore,
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
 			},
@@ -193,6 +200,21 @@ func openFiles(asked uint64) (uint64, error) {
 		return 0, fmt.Errorf("%d open files: %w: this machine allows %d and the server lacks CAP_SYS_RESOURCE to raise it", asked, sandbox.ErrInvalidSpec, hard)
 	}
 	return asked, nil
+}
+
+// oomScoreAdj is the OOM score of a box's bridge: the machine's default, even
+// where the server is protected. Without CAP_SYS_RESOURCE it cannot be less
+// than the server's own.
+func oomScoreAdj() (int, error) {
+	data, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return 0, fmt.Errorf("own OOM score: %w", err)
+	}
+	own, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0, fmt.Errorf("own OOM score: %w", err)
+	}
+	return max(own, 0), nil
 }
 
 // hardOpenFiles is the descriptor limit of this process.

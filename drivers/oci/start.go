@@ -287,18 +287,27 @@ func (b *box) connect(ctx context.Context, r run) (*liveBox, error) {
 	if oom != nil {
 		defer oom.Close()
 	}
-	path := d.bridgeSocket(b.id)
-	client := bridge.New(func(ctx context.Context) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, "unix", path)
-	})
+	client := bridge.New(d.dialBridge(b.id))
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("%w within %v", sandbox.ErrBridgeLost, startTimeout))
 	defer cancel()
 	if _, err := client.Setup(ctx, bridge.Setup{Box: b.id, OOMEvents: oom}); err != nil {
 		client.Close() //nolint:errcheck // the failure to set up is what counts
 		return nil, fmt.Errorf("set up the bridge: %w", err)
 	}
-	return &liveBox{run: r, bridge: client, died: make(chan struct{}), letGo: func(error) {}}, nil
+	return newLiveBox(r, client), nil
+}
+
+func newLiveBox(r run, client *bridge.Client) *liveBox {
+	return &liveBox{run: r, bridge: client, died: make(chan struct{}), letGo: func(error) {}}
+}
+
+// dialBridge reaches a box's bridge by its socket on this machine.
+func (d *Driver) dialBridge(id string) bridge.Dialer {
+	path := d.bridgeSocket(id)
+	return func(ctx context.Context) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", path)
+	}
 }
 
 // follow makes a live run the box's, and watches its end and its execs.

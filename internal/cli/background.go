@@ -35,7 +35,10 @@ const unitName = "taibox.service"
 var serverEnv = []string{
 	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	"TAIBOX_LISTEN", "TAIBOX_TLS", "TAIBOX_TLS_CERT", "TAIBOX_TLS_KEY", "TAIBOX_TLS_NAMES", "TAIBOX_API_RATE", "TAIBOX_API_BURST",
 	"TAIBOX_LOG", "YAO_SANDBOX_IMAGE", "YAO_SANDBOX_MAX", "YAO_SANDBOX_MEMORY", "YAO_SANDBOX_CPU",
+	"YAO_SANDBOX_IDLE_TIMEOUT", "TAIBOX_SANDBOX_PIDS", "TAIBOX_SANDBOX_MAX_PER_OWNER", "TAIBOX_SANDBOX_MAX_PER_IMAGE", "TAIBOX_SANDBOX_MAX_PER_NODE",
+	"TAIBOX_SANDBOX_MAX_MEMORY", "TAIBOX_SANDBOX_MAX_CPU", "TAIBOX_SANDBOX_MAX_PIDS",
 	"GOTRACEBACK", "GOCOVERDIR",
 }
 
@@ -85,6 +88,10 @@ func (e *Env) await(ctx context.Context, c *client.Client, s *settings, dead <-c
 		}
 		select {
 		case err := <-dead:
+			// It may have lost a race against a server that serves by now.
+			if v, verr := c.Version(ctx); verr == nil {
+				return v, nil
+			}
 			return rest.Version{}, startFailed(err, tail(), "the whole log is "+logName)
 		case <-impatient.C:
 			e.note("the server does not answer yet; its log is %s", logName)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -61,12 +62,29 @@ func (e *Env) version(ctx context.Context, c *client.Client, s *settings) (rest.
 	if v, ok := introduced(socketPath(s.Host)); ok {
 		return v, nil
 	}
-	v, err := c.Version(ctx)
-	if nobodyListens(err) && socketPath(s.Host) != "" {
-		return e.startServer(ctx, c, s)
+	if socketPath(s.Host) == "" {
+		return c.Version(ctx)
 	}
-	return v, err
+	for range farewells {
+		v, err := c.Version(ctx)
+		switch {
+		case nobodyListens(err):
+			return e.startServer(ctx, c, s)
+		case !errors.Is(err, rest.ErrUnreachable):
+			return v, err
+		}
+		// A server that is just dying takes a connection and drops it.
+		select {
+		case <-time.After(startPollMax):
+		case <-ctx.Done():
+			return rest.Version{}, context.Cause(ctx)
+		}
+	}
+	return c.Version(ctx)
 }
+
+// farewells is how often a server that drops connections is asked again.
+const farewells = 20
 
 // introduced returns what the server behind a socket wrote into its lock, if
 // we may read that and it is the one that listens. This spares each command a

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -193,11 +194,18 @@ const maxErrorBody = 1 << 20
 // none is the answer that nobody reads.
 type none struct{}
 
-// call sends one request and decodes its answer.
+// call sends one request and decodes its answer. One that may be repeated is,
+// once, when the server went away under it and was brought back.
 func call[T any](ctx context.Context, c *Client, method string, u url.URL, in any, header ...string) (T, error) {
 	var out T
 	err := c.roundTrip(ctx, method, u, in, &out, header...)
-	return out, err
+	repeatable := method == http.MethodGet || slices.Contains(header, rest.HeaderIdempotencyKey)
+	if !repeatable || c.revive == nil || !errors.Is(err, rest.ErrUnreachable) || c.revive(ctx) != nil {
+		return out, err
+	}
+	var again T
+	err = c.roundTrip(ctx, method, u, in, &again, header...)
+	return again, err
 }
 
 func (c *Client) roundTrip(ctx context.Context, method string, u url.URL, in, out any, header ...string) error {

@@ -25,6 +25,7 @@ const (
 	MinCPUs        = 0.01
 	MaxCPUs        = 4096
 	MaxPids        = 1 << 22
+	MinOpenFiles   = 64
 	MaxOpenFiles   = 1 << 30
 	MaxTimeout     = 10 * 365 * 24 * time.Hour
 )
@@ -86,8 +87,8 @@ func (s *Spec) Validate() error {
 	if s.Pids < 0 || s.Pids > MaxPids {
 		add(invalid("%d pids: from 1 to %d are possible", s.Pids, MaxPids))
 	}
-	if s.OpenFiles > MaxOpenFiles {
-		add(invalid("%d open files: at most %d are possible", s.OpenFiles, MaxOpenFiles))
+	if s.OpenFiles != 0 && (s.OpenFiles < MinOpenFiles || s.OpenFiles > MaxOpenFiles) {
+		add(invalid("%d open files: from %d to %d are possible", s.OpenFiles, MinOpenFiles, MaxOpenFiles))
 	}
 	if s.Hostname != "" && !validHostname(s.Hostname) {
 		add(invalid("hostname %q is not a host name", s.Hostname))
@@ -116,8 +117,13 @@ func (s *Spec) Validate() error {
 // ParseTmpfs splits "path[:size=bytes]". Size 0 means the node's default.
 func ParseTmpfs(s string) (dir string, size int64, err error) {
 	dir, opt, has := strings.Cut(s, ":")
-	if err := validDir(dir); err != nil || dir == "" || dir == "/" {
+	if err := validDir(dir); err != nil || dir == "" || dir == "/" || path.Clean(dir) != dir {
 		return "", 0, invalid("tmpfs %q: path[:size=bytes] with an absolute path below / is expected", s)
+	}
+	for _, ours := range []string{"/proc", "/sys", "/dev"} {
+		if dir == ours || strings.HasPrefix(dir, ours+"/") && dir != "/dev/shm" {
+			return "", 0, invalid("tmpfs %q: %s is the kernel's", s, ours)
+		}
 	}
 	if has {
 		if n, err := fmt.Sscanf(opt, "size=%d", &size); n != 1 || err != nil || size <= 0 || opt != fmt.Sprintf("size=%d", size) {

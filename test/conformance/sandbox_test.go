@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,7 +12,10 @@ import (
 	"github.com/taibox/taibox/tai/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	syscall.Umask(0o077) // the server's
+	goleak.VerifyTestMain(m)
+}
 
 // driver is one that the suite runs on.
 type driver struct {

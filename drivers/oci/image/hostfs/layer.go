@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,7 +109,7 @@ func (h *HostFS) build(ctx context.Context) (layer, error) {
 	}
 	defer os.RemoveAll(tmp) //nolint:errcheck // Open does
 	root := filepath.Join(tmp, "root")
-	if err := h.fill(ctx, root, c); err != nil {
+	if err := forEverybody(func() error { return h.fill(ctx, root, c) }); err != nil {
 		return layer{}, err
 	}
 	l.id = hex.EncodeToString(c.sum.Sum(nil))[:32]
@@ -123,6 +124,22 @@ func (h *HostFS) build(ctx context.Context) (layer, error) {
 		return layer{}, err
 	}
 	return l, syncFS(h.cfg.Dir)
+}
+
+// forEverybody runs f on a thread of its own with the umask that modes are
+// meant for: the server's is for its own files.
+func forEverybody(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		goruntime.LockOSThread() // never unlocked: the thread ends
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil {
+			unix.Umask(0o022)
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
 }
 
 // fill makes the root file system of a box in an empty directory.
