@@ -40,14 +40,18 @@ type file struct {
 	head   []byte // its first bytes
 }
 
+func newArchive(cs content.Store, lease string) *archive {
+	return &archive{
+		cs: cs, lease: lease,
+		meta: map[string][]byte{}, files: map[string]file{}, links: map[string]string{}, blobs: map[digest.Digest]file{},
+	}
+}
+
 // readArchive reads a whole archive, to its end marker and beyond, so that a
 // cut is noticed wherever it is. Blobs go into the content store under the
 // lease of ctx.
 func readArchive(ctx context.Context, cs content.Store, lease string, r io.Reader) (*archive, error) {
-	a := &archive{
-		cs: cs, lease: lease,
-		meta: map[string][]byte{}, files: map[string]file{}, links: map[string]string{}, blobs: map[digest.Digest]file{},
-	}
+	a := newArchive(cs, lease)
 	in := &meter{r: r}
 	plain, err := decompress(in)
 	if err != nil {

@@ -22,13 +22,23 @@
 // killed leaves its leases behind: the next [Open] ends them, and collects
 // what nothing else needs.
 //
+// # Registries
+//
+// A pull looks its name up once and goes by digests from there on. Blobs come
+// by containerd's resolver and fetcher, whose requests pass a guard that knows
+// where plain HTTP and credentials may go. Each blob goes on where it was cut,
+// and is committed only if its digest is right. What a failed pull fetched is
+// held by a lease of an hour, for the next pull of the same name.
+//
 // # Errors
 //
 // Those of the contract, github.com/taibox/taibox/tai/sandbox.Image.
 //
 // # Concurrency
 //
-// A Store is safe for concurrent use. Loads run side by side; a layer that two
-// of them need is unpacked once. A directory must be open once only, which the
+// A Store is safe for concurrent use. Loads and pulls run side by side; a blob
+// that two of them need is fetched once, and a layer unpacked once. Pulls of one
+// image by the same credentials are one pull, which ends early only when
+// nobody waits for it any more. A directory must be open once only, which the
 // lock of the node's data directory sees to.
 package image

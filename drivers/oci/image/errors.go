@@ -19,7 +19,7 @@ func corrupt(format string, args ...any) error {
 
 func notFound(ref string) error {
 	return reason.WithHint(fmt.Errorf("image %s: %w", ref, sandbox.ErrImageNotFound),
-		"load it from an archive: taibox image load -i FILE; taibox image ls shows what is there")
+		"fetch it with taibox image pull, or load it with taibox image load -i FILE; taibox image ls shows what is there")
 }
 
 // local names what is wrong with this machine rather than with an archive, and

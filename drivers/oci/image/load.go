@@ -65,7 +65,8 @@ func (s *Store) Load(ctx context.Context, r io.Reader, name string) (_ []sandbox
 	}
 	used := map[string]bool{}
 	for _, p := range picks {
-		if err := s.unpack(ctx, a, &p, lease.ID); err != nil {
+		there := func(_ context.Context, i int) error { return a.check(p.manifest.Layers[i]) }
+		if err := s.unpack(ctx, &p, lease.ID, there); err != nil {
 			return nil, cause(ctx, fmt.Errorf("%s: %w", p.title(), err))
 		}
 		used[p.desc.Digest.String()], used[p.manifest.Config.Digest.String()] = true, true

@@ -40,6 +40,12 @@ type Config struct {
 	// Dir is the store's directory; made if missing, for root only. Layers lie
 	// in it as snapshots/N/fs.
 	Dir string
+	// Registries says how to reach registries, by host and port as image names
+	// have them; "docker.io" for names without one. Default: HTTPS, and plain
+	// HTTP for registries on a loopback address.
+	Registries map[string]Registry
+	// Stall is how long a registry may send nothing. Default 60 s.
+	Stall time.Duration
 	// InUse returns the boxes that are made of a manifest. It is called with
 	// locks held: it must be quick and not call the store. Default: none.
 	InUse func(digest string) []string
@@ -47,7 +53,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Store keeps images. It implements [sandbox.Image].
+// Store keeps images. What is not said here is said in [sandbox.Image].
 type Store struct {
 	cfg  Config
 	log  *slog.Logger
@@ -62,22 +68,30 @@ type Store struct {
 	leases  leases.Manager
 
 	chains keyedMutex // by chain id: one load unpacks a layer
+	blobs  keyedMutex // by digest: one pull fetches a blob
+
+	pullMu sync.Mutex
+	pulls  map[string]*pull // those that others may join
+	stop   context.CancelCauseFunc
+	ctx    context.Context //nolint:containedctx // the life of pulls, ended by Close
 
 	// mu keeps names and what depends on them together: none is removed or
 	// moved while an image is being looked up.
 	mu    sync.Mutex
 	holds map[string]int // by digest: resolved, and not yet known to InUse
 
-	wg     sync.WaitGroup // collections that Release began
+	wg     sync.WaitGroup // pulls, and collections that Release began
 	closed sync.Once
 }
-
-var _ sandbox.Image = (*Store)(nil)
 
 // Open opens a store, and clears what a process left half done that was
 // killed.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
-	s := &Store{cfg: cfg, log: cfg.Logger, holds: map[string]int{}}
+	s := &Store{cfg: cfg, log: cfg.Logger, holds: map[string]int{}, pulls: map[string]*pull{}}
+	s.ctx, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	if s.cfg.Stall == 0 {
+		s.cfg.Stall = defaultStall
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -136,10 +150,13 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
-// Close closes the store once what it collects is collected.
+var errClosed = fmt.Errorf("image store is closed: %w", errdefs.ErrUnavailable)
+
+// Close ends pulls, and closes the store once what it collects is collected.
 func (s *Store) Close() error {
 	var err error
 	s.closed.Do(func() {
+		s.stop(errClosed)
 		s.wg.Wait()
 		if s.layers != nil {
 			err = s.layers.Close()

@@ -20,8 +20,9 @@ import (
 )
 
 // unpack makes sure that all layers of an image are there, unpacked and
-// verified, under the lease of ctx.
-func (s *Store) unpack(ctx context.Context, a *archive, p *pick, lease string) error {
+// verified, under the lease of ctx. Before it looks at the blob of a layer it
+// calls ready.
+func (s *Store) unpack(ctx context.Context, p *pick, lease string, ready func(ctx context.Context, i int) error) error {
 	diffs := p.config.RootFS.DiffIDs
 	if len(diffs) != len(p.manifest.Layers) {
 		return corrupt("%d layers, but %d diff ids", len(p.manifest.Layers), len(diffs))
@@ -29,7 +30,7 @@ func (s *Store) unpack(ctx context.Context, a *archive, p *pick, lease string) e
 	chains := identity.ChainIDs(append([]digest.Digest(nil), diffs...))
 	parent := ""
 	for i, desc := range p.manifest.Layers {
-		if err := a.check(desc); err != nil {
+		if err := ready(ctx, i); err != nil {
 			return fmt.Errorf("layer %d: %w", i+1, err)
 		}
 		l := layer{desc: desc, diffID: diffs[i], chain: chains[i].String(), parent: parent, key: lease + "/layer-" + strconv.Itoa(i) + "-" + chains[i].String()}

@@ -1,0 +1,4 @@
+package image
+
+// RegistryError is for tests.
+var RegistryError = registryError
