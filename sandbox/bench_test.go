@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/taibox/taibox/drivers/fake"
 	"github.com/taibox/taibox/sandbox"
@@ -29,7 +30,7 @@ func BenchmarkManager(b *testing.B) {
 			b.Fatal(err)
 		}
 		for i := range boxes {
-			if _, err := m.Create(b.Context(), with(sandbox.CreateOptions{ID: fmt.Sprintf("b%d", i)})); err != nil {
+			if _, err := m.Create(b.Context(), with(sandbox.CreateOptions{ID: fmt.Sprintf("b%d", i), IdleTimeout: 24 * time.Hour, MaxLifetime: 48 * time.Hour})); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -38,6 +39,11 @@ func BenchmarkManager(b *testing.B) {
 				if _, err := m.Get(b.Context(), "b0"); err != nil {
 					b.Fatal(err)
 				}
+			}
+		})
+		b.Run(fmt.Sprintf("timers/boxes=%d", boxes), func(b *testing.B) {
+			for b.Loop() {
+				m.Ring()
 			}
 		})
 		b.Run(fmt.Sprintf("create_remove/boxes=%d", boxes), func(b *testing.B) {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/taibox/taibox/internal/reason"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -19,6 +20,7 @@ type Box struct {
 	m *Manager
 	identity
 	active atomic.Int64 // last activity, on the manager's clock
+	image  string       // as given
 
 	// Guarded by m.mu.
 	making  *flight                 // being created
@@ -33,7 +35,22 @@ type Box struct {
 	told    told                    // the state that subscribers know of
 	pending []taisandbox.Event      // from the node, to be worked off in order
 	working bool                    // a goroutine works them off
+	buried  chan struct{}           // closed once its node has told of its removal; nil before the removal
 	once    oneShot
+
+	// What the policy goes by, with times on the manager's clock.
+	at         time.Duration       // when the box is looked at next
+	place      int                 // in the agenda, from 1; 0 if it is not in it
+	born       time.Duration       // created
+	adopted    time.Duration       // recovered; 0 if we made it
+	uses       map[string]int      // calls and streams, by what they are
+	commands   map[string]struct{} // that run, as far as we heard
+	lastUse    time.Time           // the newest time of a command that the node told
+	beatUntil  time.Duration       // the last active heartbeat counts
+	idleAfter  time.Duration       // its node said that it was busy: no sooner
+	retryAt    time.Duration       // what was due failed: no sooner
+	stopping   *flight             // being stopped because it is idle
+	stopReason string              // why we end or ended it; "" for what the node says
 }
 
 // ID returns the box's ID.
@@ -66,7 +83,7 @@ func (b *Box) Info(ctx context.Context) (*BoxInfo, error) {
 	if look {
 		look, cancel := context.WithTimeoutCause(ctx, lookTimeout, errLookTimeout)
 		defer cancel()
-		err := errors.Join(b.m.refresh(look, b), b.measure(look))
+		err := errors.Join(b.m.refresh(look, b), b.measure(look), b.listen(look))
 		if ctx.Err() != nil {
 			return nil, b.failed("inspect", context.Cause(ctx))
 		}
@@ -105,6 +122,24 @@ func (b *Box) measure(ctx context.Context) error {
 	return nil
 }
 
+// listen asks which commands run, if any do.
+func (b *Box) listen(ctx context.Context) error {
+	b.m.mu.Lock()
+	any := b.info.State == taisandbox.StateRunning && b.info.RunningExecs > 0 || len(b.commands) > 0
+	b.m.mu.Unlock()
+	if !any {
+		return nil
+	}
+	execs, err := b.Execs(ctx)
+	if err != nil {
+		return err
+	}
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	b.commandsLocked(execs)
+	return nil
+}
+
 func (b *Box) running() bool {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
@@ -124,11 +159,11 @@ func (b *Box) Snapshot() BoxInfo {
 		Isolation: i.Isolation, Network: i.Network, IP: i.IP,
 		Entrypoint: slices.Clone(i.Entrypoint), Cmd: slices.Clone(i.Cmd), WorkDir: i.WorkDir, User: i.User,
 		Memory: i.MemoryBytes, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: slices.Clone(i.Devices),
-		StopTimeout: b.stopTimeout, Phases: slices.Clone(i.Phases),
+		IdleTimeout: b.idleTimeout, MaxLifetime: b.maxLifetime, StopTimeout: b.stopTimeout, Phases: slices.Clone(i.Phases),
 	}
 	switch i.State {
 	case taisandbox.StateRunning:
-		s.ProcessCount, s.RunningExecs = b.procs, i.RunningExecs
+		s.ProcessCount, s.RunningExecs, s.Busy = b.procs, i.RunningExecs, b.busyLocked()
 	case taisandbox.StateStopping, taisandbox.StateStopped, taisandbox.StateFailed:
 		s.StopReason = i.Reason
 	case taisandbox.StateCreating, taisandbox.StateCreated, taisandbox.StateRemoving:
@@ -149,17 +184,29 @@ func (b *Box) stateLocked() taisandbox.State {
 // Start starts a stopped box. It returns when the box can run commands.
 // Starting a running box does nothing.
 func (b *Box) Start(ctx context.Context) error {
-	sb, err := b.driver()
+	if f := b.stoppedBy(); f != nil {
+		f.wait(ctx) //nolint:errcheck // if it failed, there is nothing to start
+	}
+	sb, done, err := b.use("start")
 	if err != nil {
 		return b.failed("start", err)
 	}
-	b.touch()
+	defer done()
 	if err := sb.Start(ctx, b.id); err != nil {
 		return b.explain(ctx, "start", err)
 	}
-	b.touch()
+	b.m.mu.Lock()
+	b.stopReason = ""
+	b.m.mu.Unlock()
 	b.look(ctx)
 	return nil
+}
+
+// stoppedBy returns the stop of an idle box that is under way.
+func (b *Box) stoppedBy() *flight {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.stopping
 }
 
 // Stop asks every command of the box to end, kills after the box's StopTimeout
@@ -172,6 +219,16 @@ func (b *Box) StopWithin(ctx context.Context, grace time.Duration) error {
 	if grace < 0 || grace > taisandbox.MaxTimeout {
 		return b.failed("stop", fmt.Errorf("%w: stop timeout of %v: it cannot be negative or longer than %v", ErrInvalidSpec, grace, taisandbox.MaxTimeout))
 	}
+	b.touch()
+	b.m.mu.Lock()
+	if b.stopping == nil && b.info.State == taisandbox.StateRunning {
+		b.stopReason = "" // this one is the caller's
+	}
+	b.m.mu.Unlock()
+	return b.stop(ctx, grace)
+}
+
+func (b *Box) stop(ctx context.Context, grace time.Duration) error {
 	sb, err := b.driver()
 	removed := errors.Is(err, ErrRemoving)
 	switch {
@@ -227,7 +284,7 @@ func (b *Box) usableLocked() error {
 	case b.m.closed:
 		return ErrClosed
 	case b.removal != nil:
-		return ErrRemoving
+		return b.endingErrorLocked()
 	case b.making != nil:
 		return fmt.Errorf("%w: it is being created", ErrNotRunning)
 	case b.lost:
@@ -255,7 +312,11 @@ func (b *Box) explain(ctx context.Context, verb string, err error) error {
 		if b.info.Error != "" {
 			why += ": " + b.info.Error
 		}
-		return b.failed(verb, fmt.Errorf("%w: it is %s (%s)", ErrNotRunning, b.info.State, why))
+		err = b.failed(verb, fmt.Errorf("%w: it is %s (%s)", ErrNotRunning, b.info.State, why))
+		if b.info.Reason == reasonIdle {
+			err = reason.WithHint(err, "start it, then try again")
+		}
+		return err
 	}
 	return err
 }

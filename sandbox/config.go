@@ -20,6 +20,8 @@ type Config struct {
 
 	MaxTotal    int // boxes altogether; 0 = no limit
 	MaxPerOwner int // boxes of one owner, the empty one too; 0 = no limit
+	MaxPerImage int // boxes of one image, as it was named; 0 = no limit
+	MaxPerNode  int // boxes on one node; 0 = no limit
 
 	Registry *registry.Registry // default registry.Global()
 	Logger   *slog.Logger       // default none
@@ -35,8 +37,9 @@ func (c *Config) Validate() error {
 	if err := taisandbox.ValidateID(c.Instance); err != nil {
 		errs = append(errs, fmt.Errorf("instance: %w", err))
 	}
-	if c.MaxTotal < 0 || c.MaxPerOwner < 0 {
-		errs = append(errs, fmt.Errorf("%w: limits of %d boxes, %d an owner: they cannot be negative", ErrInvalidSpec, c.MaxTotal, c.MaxPerOwner))
+	if min(c.MaxTotal, c.MaxPerOwner, c.MaxPerImage, c.MaxPerNode) < 0 {
+		errs = append(errs, fmt.Errorf("%w: limits of %d boxes, %d an owner, %d an image, %d a node: they cannot be negative",
+			ErrInvalidSpec, c.MaxTotal, c.MaxPerOwner, c.MaxPerImage, c.MaxPerNode))
 	}
 	return errors.Join(errs...)
 }

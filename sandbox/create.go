@@ -1,13 +1,10 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -99,8 +96,10 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 	if err := opts.Policy.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	if opts.StopTimeout < 0 || opts.StopTimeout > taisandbox.MaxTimeout {
-		invalid("stop timeout of %v: it cannot be negative or longer than %v", opts.StopTimeout, taisandbox.MaxTimeout)
+	for name, d := range map[string]time.Duration{"idle timeout": opts.IdleTimeout, "max lifetime": opts.MaxLifetime, "stop timeout": opts.StopTimeout} {
+		if d < 0 || d > taisandbox.MaxTimeout {
+			invalid("%s of %v: it cannot be negative or longer than %v", name, d, taisandbox.MaxTimeout)
+		}
 	}
 	if opts.StopTimeout == 0 {
 		opts.StopTimeout = DefaultStopTimeout
@@ -119,7 +118,8 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 
 	p := &blueprint{identity: identity{
 		id: opts.ID, owner: opts.Owner, nodeID: opts.NodeID, attempt: taisandbox.NewID(""),
-		policy: opts.Policy, labels: opts.Labels, stopTimeout: opts.StopTimeout, noStart: opts.NoStart,
+		policy: opts.Policy, labels: opts.Labels, noStart: opts.NoStart,
+		idleTimeout: opts.IdleTimeout, maxLifetime: opts.MaxLifetime, stopTimeout: opts.StopTimeout,
 	}}
 	p.spec = taisandbox.Spec{
 		ID: opts.ID, Image: opts.Image, Labels: opts.Labels, Isolation: opts.Isolation,
@@ -180,7 +180,7 @@ func (m *Manager) reserve(p *blueprint, join bool, giveUp context.CancelCauseFun
 		}
 		return existing(old)
 	}
-	if err := m.limitLocked(p.owner); err != nil {
+	if err := m.limitLocked(p); err != nil {
 		return nil, nil, err
 	}
 	b := &Box{m: m, identity: p.identity, making: newFlight(), giveUp: giveUp}
@@ -204,46 +204,11 @@ func existing(b *Box) (*Box, *flight, error) {
 
 // addLocked enters a box and counts it. dropLocked is its inverse.
 func (m *Manager) addLocked(b *Box) {
+	b.image = b.info.Image
 	m.boxes[b.id] = b
-	m.owners[b.owner]++
+	m.count.add(b, 1)
 	m.keys.put(b, time.Now())
 	b.touch()
-}
-
-// limitLocked refuses one box more than the limits allow, and says who holds
-// the others.
-func (m *Manager) limitLocked(owner string) error {
-	const named = 5
-	var err error
-	switch limit := m.cfg.MaxPerOwner; {
-	case limit > 0 && m.owners[owner] >= limit:
-		var ids []string
-		for _, b := range m.boxes {
-			if b.owner == owner {
-				ids = append(ids, b.id)
-			}
-		}
-		slices.Sort(ids)
-		err = fmt.Errorf("%w: owner %q has %d of %d: %s", ErrTooManyContainers, owner, len(ids), limit, list(ids, len(ids), named))
-	case m.cfg.MaxTotal > 0 && len(m.boxes) >= m.cfg.MaxTotal:
-		owners := slices.SortedFunc(maps.Keys(m.owners), func(a, b string) int {
-			return cmp.Or(m.owners[b]-m.owners[a], strings.Compare(a, b)) // the most boxes first
-		})
-		who := owners[:min(named+1, len(owners))]
-		for i, o := range who {
-			who[i] = fmt.Sprintf("%q has %d", o, m.owners[o])
-		}
-		err = fmt.Errorf("%w: there are %d of %d: owner %s", ErrTooManyContainers, len(m.boxes), m.cfg.MaxTotal, list(who, len(owners), named))
-	}
-	return reason.WithHint(err, "remove some, or raise the limit")
-}
-
-// list names up to limit of n.
-func list(names []string, n, limit int) string {
-	if n > limit {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), n-limit)
-	}
-	return strings.Join(names, ", ")
 }
 
 // make carries out a reserved create.
@@ -264,6 +229,8 @@ func (m *Manager) make(ctx context.Context, b *Box, p *blueprint) error {
 	case err == nil:
 		m.seenLocked(b, &info, seq)
 		b.touch()
+		b.born = m.now()
+		m.scheduleLocked(b)
 		b.once.asked = true
 		m.armLocked(b, oneShotUnused)
 		b.log().InfoContext(ctx, "box created", slog.String("image", p.spec.Image))

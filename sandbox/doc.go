@@ -18,13 +18,42 @@
 // box that vanished from its node is "failed" with the reason "lost" until it
 // is removed.
 //
+// [Manager.Events] tells what happens, in order and with reasons; the last few
+// thousand events are kept for a reader that comes back, see
+// [Manager.EventsSince].
+//
 // # Policies
 //
 // A [OneShot] box is removed once its first command has ended and its output
 // was taken; also when that command could not be started, and when none was
 // run within five minutes (one minute after a restart of the manager). If the
 // reader went away without a word, the box and its output are kept for another
-// minute. Boxes of the other policies stay until they are removed.
+// minute.
+//
+// A [Session] box that was idle for its IdleTimeout is stopped and removed, a
+// [LongRunning] one is stopped and can be started again. MaxLifetime after its
+// creation a box of any policy but [Persistent] is removed, busy or not; its
+// commands get its StopTimeout to end. A Persistent box never ends by itself.
+// A timeout of zero is none.
+//
+// A box is busy, and its idle time begins afterwards, while a command's leader
+// runs, a stream is open, a call for its files or another call that uses it is
+// under way, for a minute after an active [Manager.Heartbeat], and while there
+// is a [Box.Lease]. Not busy by themselves are an entrypoint that runs by
+// itself (one that the caller runs is a command), children of commands that
+// ended, and whoever only looks: Info, lists, logs, statistics, events.
+// [BoxInfo.Busy] says what keeps a box. Start and Stop are activity.
+//
+// Right before a box is stopped for idleness its node is asked whether
+// commands run. A call that comes before that is decided wins. One that comes
+// after gets [ErrStopping] or [ErrRemoving] with a hint; Start and Create wait.
+//
+// Timers go by the monotonic clock. After a restart, a box's idle time goes on
+// from its last command, start, stop or creation, and its lifetime from its
+// creation, as the node has them. After a restart, and when the process stood
+// still for more than some seconds, nothing ends before half its timeout, or
+// a minute if that is less, has passed: those who use the box can come back.
+// What could not be done is tried again after a minute.
 //
 // # Errors
 //

@@ -24,6 +24,9 @@ var (
 	ErrIdempotencyKey = &reason.Error{Reason: "IDEMPOTENCY_KEY_USED", Msg: "idempotency key was used before", Class: errdefs.ErrConflict}
 	// ErrLost reports a call on a box that vanished from its node.
 	ErrLost = &reason.Error{Reason: "BOX_LOST", Msg: "box is lost", Class: errdefs.ErrFailedPrecondition}
+	// ErrStopping reports a call on a box that is being stopped since it was
+	// idle. Once it is stopped it can be started again.
+	ErrStopping = &reason.Error{Reason: "BOX_STOPPING", Msg: "box is being stopped", Class: errdefs.ErrFailedPrecondition}
 	// ErrExecLost reports a command whose end nobody saw: it has no exit code.
 	ErrExecLost = &reason.Error{Reason: "EXEC_LOST", Msg: "the end of the command is unknown", Class: errdefs.ErrAborted}
 	// ErrOutputLost reports, once, that output is missing at this place: the
@@ -53,11 +56,24 @@ var (
 	ErrNoSpace       = taisandbox.ErrNoSpace
 	ErrPortRefused   = taisandbox.ErrPortRefused
 
+	ErrFileNotFound = taisandbox.ErrFileNotFound
+	ErrFileExists   = taisandbox.ErrFileExists
+	ErrFileDenied   = taisandbox.ErrFileDenied
+	ErrFileKind     = taisandbox.ErrFileKind
+	ErrFileBusy     = taisandbox.ErrFileBusy
+	ErrArchive      = taisandbox.ErrArchive
+
 	ErrImageNotFound = taisandbox.ErrImageNotFound
 	ErrImageInUse    = taisandbox.ErrImageInUse
 	ErrImageCorrupt  = taisandbox.ErrImageCorrupt
 	ErrImagePlatform = taisandbox.ErrImagePlatform
 	ErrImageRef      = taisandbox.ErrImageRef
+
+	ErrRegistryAuth        = taisandbox.ErrRegistryAuth
+	ErrRegistryNotFound    = taisandbox.ErrRegistryNotFound
+	ErrRegistryLimit       = taisandbox.ErrRegistryLimit
+	ErrRegistryUnavailable = taisandbox.ErrRegistryUnavailable
+	ErrRegistryInsecure    = taisandbox.ErrRegistryInsecure
 )
 
 // Reasons lists the sentinels that this package declares, for a
@@ -65,6 +81,6 @@ var (
 func Reasons() []*reason.Error {
 	return []*reason.Error{
 		ErrNotAvailable, ErrNodeMissing, ErrNodeUnreachable, ErrTooManyContainers, ErrIdempotencyKey,
-		ErrLost, ErrExecLost, ErrOutputLost, ErrClosed,
+		ErrLost, ErrStopping, ErrExecLost, ErrOutputLost, ErrClosed,
 	}
 }

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +143,79 @@ func TestNodeGap(t *testing.T) {
 		ch <- taisandbox.Event{Type: taisandbox.EventState, Box: "x", State: taisandbox.StateRunning, Labels: map[string]string{"taibox-attempt": "old"}}
 		if got := told(events); len(got) != 0 {
 			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A reader comes back where it was; what is not kept any more, or was another
+// manager's, is a gap.
+func TestEventsSince(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		since := func(id string) []sandbox.Event {
+			t.Helper()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			ch, _, err := r.m.EventsSince(ctx, id)
+			must(t, err)
+			cancel(nil)
+			var all []sandbox.Event
+			for e := range ch {
+				all = append(all, e)
+			}
+			return all
+		}
+		_, start, err := r.m.EventsSince(t.Context(), "")
+		must(t, err)
+		b := r.create(sandbox.CreateOptions{ID: "x"})
+		synctest.Wait()
+		all := since(start)
+		if len(all) != 3 || all[0].State != taisandbox.StateCreating || all[2].State != taisandbox.StateRunning {
+			t.Fatalf("events %+v", all)
+		}
+		if rest := since(all[1].ID); len(rest) != 1 || rest[0].ID != all[2].ID {
+			t.Errorf("after the second: %+v", rest)
+		}
+		if rest := since(all[2].ID); len(rest) != 0 {
+			t.Errorf("after the last: %+v", rest)
+		}
+		for _, id := range []string{"other-1", all[0].ID + "9999", "-", "x"} {
+			if got := since(id); len(got) != 4 || got[0].Type != sandbox.EventGap || got[1].ID != all[0].ID {
+				t.Errorf("since %s: %+v", id, got)
+			}
+		}
+		for range 2100 { // two events each
+			_, err := b.Exec(t.Context(), []string{"true"})
+			must(t, err)
+			synctest.Wait()
+		}
+		got := since(start)
+		if len(got) != 4097 || got[0].Type != sandbox.EventGap {
+			t.Fatalf("%d events, the first %+v", len(got), got[0])
+		}
+		if rest := since(got[0].ID); len(rest) != 4096 || rest[0].ID != got[1].ID {
+			t.Errorf("after the gap: %d events", len(rest))
+		}
+	})
+}
+
+// What is kept of a command is bounded, however long it is.
+func TestEventsAreClipped(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		b := r.create(sandbox.CreateOptions{ID: "x"})
+		events, err := r.m.Events(t.Context())
+		must(t, err)
+		_, err = b.Exec(t.Context(), []string{"true", strings.Repeat("é", 100_000), "more"})
+		must(t, err)
+		synctest.Wait()
+		for e := range events {
+			if e.Type != sandbox.EventExec {
+				continue
+			}
+			if args := e.Exec.Args; len(args) != 2 || len(args[1]) > 4200 || !strings.HasSuffix(args[1], "…") {
+				t.Errorf("%d arguments, the second of %d bytes", len(args), len(args[1]))
+			}
+			break
 		}
 	})
 }

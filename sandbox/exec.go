@@ -49,12 +49,11 @@ func (b *Box) collect(ctx context.Context, o *execOptions) (res taisandbox.ExecR
 	if err := o.spec.Validate(); err != nil {
 		return res, b.failed("exec in", err)
 	}
-	sb, err := b.driver()
+	sb, done, err := b.use(useExec(o.spec.ID))
 	if err != nil {
 		return res, b.failed("exec in", err)
 	}
-	b.touch()
-	defer b.touch()
+	defer done()
 	if o.stdin == nil {
 		if res, err = sb.Exec(ctx, b.id, o.spec); err != nil {
 			err = b.explain(ctx, "exec in", err)
@@ -110,43 +109,50 @@ func (b *Box) OpenExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbo
 	}
 	first := b.claim(spec.ID)
 	s, err := b.openExec(ctx, spec)
-	if err != nil {
-		if first {
-			b.spent(ctx)
-		}
-		return nil, err
+	if err != nil && first {
+		b.spent(ctx)
 	}
-	return b.track(s, spec.ID, true, false), nil
+	return s, err
 }
 
 func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbox.Stream, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, b.failed("exec in", err)
 	}
-	sb, err := b.driver()
+	sb, done, err := b.use(useExec(spec.ID))
 	if err != nil {
 		return nil, b.failed("exec in", err)
 	}
-	b.touch()
+	defer done()
 	s, err := sb.ExecStream(ctx, b.id, spec)
 	if err != nil {
 		return nil, b.explain(ctx, "exec in", err)
 	}
-	return s, nil
+	return b.track(s, spec.ID, true, false), nil
 }
 
 // AttachExec opens another reader of a command, also of one that has ended. One
 // that holds counts for a [OneShot] box as the stream of OpenExec does.
 func (b *Box) AttachExec(ctx context.Context, execID string, opts taisandbox.AttachOptions) (taisandbox.Stream, error) {
-	sb, err := b.driver()
+	sb, done, err := b.attaching(execID, opts.NoFollow)
 	if err != nil {
 		return nil, b.failed("attach to exec of", err)
 	}
+	defer done()
 	s, err := sb.AttachExec(ctx, b.id, execID, opts)
 	if err != nil {
 		return nil, b.explain(ctx, "attach to exec of", err)
 	}
 	return b.track(s, execID, opts.Hold, opts.NoFollow), nil
+}
+
+// attaching admits a reader. One that reads what is there only looks.
+func (b *Box) attaching(execID string, noFollow bool) (taisandbox.Sandbox, func(), error) {
+	if noFollow {
+		sb, err := b.driver()
+		return sb, func() {}, err
+	}
+	return b.use(useStream(execID))
 }
 
 // Execs returns the commands that are kept, oldest first.

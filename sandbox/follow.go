@@ -190,7 +190,7 @@ func (m *Manager) sweep(ctx context.Context, f *follower) error {
 			m.adoptLocked(f, info, seq)
 		case b.attempt == info.Labels[labelAttempt] && b.nodeID == f.node.TaiID && b.making == nil:
 			m.seenLocked(b, info, seq)
-			if b.removal == nil {
+			if b.removal == nil && !b.working { // else events that tell of it are being worked off, in order
 				m.tellLocked(b, b.info.State, b.info.Reason)
 			}
 		}
@@ -224,7 +224,10 @@ func (m *Manager) adoptLocked(f *follower, info *taisandbox.Info, seq uint64) {
 	}
 	b := &Box{m: m, identity: id, info: *info, seen: seq, told: told{info.State, info.Reason}}
 	m.addLocked(b)
-	b.active.Store(int64(m.now() - m.idleFor(info)))
+	now := m.now()
+	b.adopted, b.born, b.lastUse = now, now-max(0, time.Since(info.CreatedAt)), info.LastExecAt
+	b.active.Store(int64(now - m.idleFor(info)))
+	m.scheduleLocked(b)
 	b.log().InfoContext(m.life, "box recovered", slog.String("state", string(info.State)))
 
 	switch info.State {
@@ -236,7 +239,7 @@ func (m *Manager) adoptLocked(f *follower, info *taisandbox.Info, seq uint64) {
 		m.startRemovalLocked(b, reasonUser)
 	case taisandbox.StateStopping:
 		m.wg.Go(func() {
-			if err := b.Stop(m.life); err != nil {
+			if err := b.stop(m.life, b.stopTimeout); err != nil {
 				b.log().WarnContext(m.life, "box not stopped", slog.Any("err", err))
 			}
 		})
@@ -248,7 +251,7 @@ func (m *Manager) adoptLocked(f *follower, info *taisandbox.Info, seq uint64) {
 // and we agree on.
 func (m *Manager) idleFor(info *taisandbox.Info) time.Duration {
 	last := info.CreatedAt
-	for _, t := range []time.Time{info.StartedAt, info.LastExecAt} {
+	for _, t := range []time.Time{info.StartedAt, info.StoppedAt, info.LastExecAt} {
 		if t.After(last) {
 			last = t
 		}

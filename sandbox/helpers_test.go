@@ -40,6 +40,9 @@ type hook struct {
 	list    func(context.Context) error
 	created func(context.Context, taisandbox.Spec) error // after the create
 	remove  func(context.Context, string) error
+	execs   func(context.Context, string) error
+	stop    func(context.Context, string) error
+	infos   func([]taisandbox.Info) // changes what a list says
 	events  func(context.Context) (<-chan taisandbox.Event, error)
 }
 
@@ -61,6 +64,9 @@ func (h *hook) List(ctx context.Context, f taisandbox.Filter) ([]taisandbox.Info
 			return nil, err
 		}
 	}
+	if h.infos != nil {
+		h.infos(infos)
+	}
 	return infos, err
 }
 
@@ -79,6 +85,24 @@ func (h *hook) Remove(ctx context.Context, id string) error {
 		}
 	}
 	return h.Sandbox.Remove(ctx, id)
+}
+
+func (h *hook) ListExecs(ctx context.Context, id string) ([]taisandbox.ExecInfo, error) {
+	if h.execs != nil {
+		if err := h.execs(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	return h.Sandbox.ListExecs(ctx, id)
+}
+
+func (h *hook) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if h.stop != nil {
+		if err := h.stop(ctx, id); err != nil {
+			return err
+		}
+	}
+	return h.Sandbox.Stop(ctx, id, grace)
 }
 
 func (h *hook) Events(ctx context.Context) (<-chan taisandbox.Event, error) {

@@ -47,8 +47,14 @@ type BoxInfo struct {
 	ReadOnly  bool
 	Devices   []string
 
+	IdleTimeout time.Duration // 0 = none
+	MaxLifetime time.Duration // 0 = none
 	StopTimeout time.Duration
-	Phases      []taisandbox.Phase // where the time of the create went, in order
+	// Busy says what keeps a running box from being idle, by name: "exec …",
+	// "stream of exec …", "heartbeat", "lease" and calls under way. Info asks
+	// the node; a Snapshot knows what was heard.
+	Busy   []string
+	Phases []taisandbox.Phase // where the time of the create went, in order
 }
 
 // ExecResult is a command that has ended. Whether it did well is told by

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -20,6 +21,8 @@ const (
 	labelInstance    = reservedPrefix + "instance"
 	labelAttempt     = reservedPrefix + "attempt" // names the one create that made the box
 	labelStopTimeout = reservedPrefix + "stop-timeout"
+	labelIdleTimeout = reservedPrefix + "idle-timeout" // absent: none
+	labelMaxLifetime = reservedPrefix + "max-lifetime" // absent: none
 	labelNoStart     = reservedPrefix + "no-start"
 	labelKey         = reservedPrefix + "idempotency" // "<key's hash>:<options' hash>"
 
@@ -45,6 +48,7 @@ type identity struct {
 	id, owner, nodeID, attempt string
 	policy                     LifecyclePolicy
 	labels                     map[string]string // the caller's own
+	idleTimeout, maxLifetime   time.Duration     // 0 = none
 	stopTimeout                time.Duration
 	noStart                    bool
 	key, body                  string // hashes; empty without an idempotency key
@@ -60,6 +64,12 @@ func (i *identity) encode(instance string) map[string]string {
 	l[labelAttempt] = i.attempt
 	l[labelPolicy] = string(i.policy)
 	l[labelStopTimeout] = i.stopTimeout.String()
+	if i.idleTimeout > 0 {
+		l[labelIdleTimeout] = i.idleTimeout.String()
+	}
+	if i.maxLifetime > 0 {
+		l[labelMaxLifetime] = i.maxLifetime.String()
+	}
 	if i.noStart {
 		l[labelNoStart] = "true"
 	}
@@ -80,13 +90,29 @@ func decode(id, nodeID string, labels map[string]string) (identity, error) {
 	maps.DeleteFunc(i.labels, func(k, _ string) bool { return reserved(k) })
 	i.key, i.body, _ = strings.Cut(labels[labelKey], ":")
 
-	err := i.policy.Validate()
-	var derr error
-	if i.stopTimeout, derr = time.ParseDuration(labels[labelStopTimeout]); derr != nil {
-		i.stopTimeout = DefaultStopTimeout
-		if err == nil {
-			err = fmt.Errorf("label %s: %w", labelStopTimeout, derr)
+	errs := []error{i.policy.Validate()}
+	for _, d := range []struct {
+		label string
+		value *time.Duration
+		def   time.Duration
+	}{
+		{labelIdleTimeout, &i.idleTimeout, 0},
+		{labelMaxLifetime, &i.maxLifetime, 0},
+		{labelStopTimeout, &i.stopTimeout, DefaultStopTimeout},
+	} {
+		text, there := labels[d.label]
+		if *d.value = d.def; !there && d.def == 0 {
+			continue
 		}
+		v, err := time.ParseDuration(text)
+		if err == nil && (v < 0 || v > taisandbox.MaxTimeout) {
+			err = fmt.Errorf("duration of %v", v)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("label %s: %w", d.label, err))
+			continue
+		}
+		*d.value = v
 	}
-	return i, err
+	return i, errors.Join(errs...)
 }

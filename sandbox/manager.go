@@ -19,7 +19,8 @@ type Manager struct {
 	cfg   Config
 	reg   *registry.Registry
 	log   *slog.Logger
-	epoch time.Time // activity is counted from here, by the monotonic clock
+	epoch time.Time            // activity is counted from here
+	clock func() time.Duration // since epoch, whatever becomes of the wall clock
 
 	life context.Context //nolint:containedctx // the manager's own life, not a call's: ended by Close
 	end  context.CancelCauseFunc
@@ -31,13 +32,15 @@ type Manager struct {
 	started bool
 	closed  bool
 	boxes   map[string]*Box
-	owners  map[string]int // how many boxes each has
+	count   census
 	keys    keyring
 	nodes   map[string]*follower // by TaiID
 	seq     uint64               // orders looks at boxes, see Box.seen
 	listing int                  // nodes being listed now
 	dropped map[string]bool      // attempts that were dropped while listing > 0
 	subs    map[*subscriber]struct{}
+	recent  ring // of events
+	agenda  agenda
 }
 
 // flight is work on a box that several callers may wait for.
@@ -71,10 +74,12 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	life, end := context.WithCancelCause(context.Background())
+	epoch := time.Now()
 	return &Manager{
-		cfg: cfg, reg: cfg.Registry, log: cfg.Logger, epoch: time.Now(), life: life, end: end,
-		boxes: map[string]*Box{}, owners: map[string]int{}, nodes: map[string]*follower{},
-		dropped: map[string]bool{}, subs: map[*subscriber]struct{}{}, keys: newKeyring(),
+		cfg: cfg, reg: cfg.Registry, log: cfg.Logger, life: life, end: end,
+		epoch: epoch, clock: func() time.Duration { return time.Since(epoch) }, agenda: newAgenda(),
+		boxes: map[string]*Box{}, count: newCensus(), nodes: map[string]*follower{},
+		dropped: map[string]bool{}, subs: map[*subscriber]struct{}{}, keys: newKeyring(), recent: newRing(),
 	}, nil
 }
 
@@ -96,6 +101,8 @@ func (m *Manager) Start(ctx context.Context) error {
 	changed := m.reg.Changed()
 	first := m.followLocked(m.reg.List())
 	m.wg.Go(func() { m.followRegistry(changed) })
+	m.agenda.keeping, m.agenda.pulse = true, m.now()
+	m.wg.Go(m.keepTime)
 	m.mu.Unlock()
 
 	for _, f := range first {
@@ -114,9 +121,6 @@ func (m *Manager) Start(ctx context.Context) error {
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	for _, b := range m.boxes {
-		b.once.disarm()
-	}
 	m.mu.Unlock()
 	m.end(ErrClosed)
 	m.wg.Wait()
@@ -153,12 +157,27 @@ func (m *Manager) Get(_ context.Context, id string) (*Box, error) {
 	if b := m.boxes[id]; b != nil {
 		return b, nil
 	}
+	return nil, m.absentLocked(id)
+}
+
+// Absent returns what [Manager.Get] says of an ID that no box has, whether or
+// not one has it: the answer for a caller who must not learn that.
+func (m *Manager) Absent(id string) error {
+	if err := taisandbox.ValidateID(id); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.absentLocked(id)
+}
+
+func (m *Manager) absentLocked(id string) error {
 	for _, f := range m.nodes {
 		if !f.synced {
-			return nil, fmt.Errorf("box %s: %w: %s, which may have it", id, ErrNodeUnreachable, f.node.TaiID)
+			return fmt.Errorf("box %s: %w: %s, which may have it", id, ErrNodeUnreachable, f.node.TaiID)
 		}
 	}
-	return nil, fmt.Errorf("box %s: %w", id, ErrNotFound)
+	return fmt.Errorf("box %s: %w", id, ErrNotFound)
 }
 
 // List returns the boxes that match, ordered by creation time. It answers from
@@ -227,4 +246,4 @@ func (m *Manager) nextSeqLocked() uint64 {
 }
 
 // now is the time on the manager's own clock.
-func (m *Manager) now() time.Duration { return time.Since(m.epoch) }
+func (m *Manager) now() time.Duration { return m.clock() }

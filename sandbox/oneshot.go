@@ -17,15 +17,12 @@ type oneShot struct {
 	ended   bool
 	taken   bool // its output was taken to the end, or nobody will
 	holders int  // streams that may still take it
-	timer   *time.Timer
+
+	armed       bool // the box goes unless something comes in time
+	from, limit time.Duration
 }
 
-func (o *oneShot) disarm() {
-	if o.timer != nil {
-		o.timer.Stop()
-		o.timer = nil
-	}
-}
+func (o *oneShot) disarm() { o.armed = false }
 
 // armLocked gives a oneshot box that has no command, or whose command ended
 // with nobody reading, so much time. Then it goes.
@@ -34,22 +31,8 @@ func (m *Manager) armLocked(b *Box, d time.Duration) {
 	if b.policy != OneShot || m.closed || b.gone || b.removal != nil {
 		return
 	}
-	o.disarm()
-	var t *time.Timer
-	t = time.AfterFunc(d, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if o.timer != t || b.gone {
-			return
-		}
-		o.timer = nil
-		if o.claimed {
-			m.startRemovalLocked(b, reasonOneShot)
-		} else {
-			m.startRemovalLocked(b, reasonUnused)
-		}
-	})
-	o.timer = t
+	o.armed, o.from, o.limit = true, m.now(), d
+	m.scheduleLocked(b)
 }
 
 // claim reports whether a command is the one of a oneshot box.
@@ -116,7 +99,7 @@ func (m *Manager) settleLocked(b *Box) *flight {
 		return nil
 	case o.taken:
 		return m.startRemovalLocked(b, reasonOneShot)
-	case o.holders == 0 && o.timer == nil:
+	case o.holders == 0 && !o.armed:
 		m.armLocked(b, oneShotLease)
 	}
 	return nil

@@ -16,8 +16,8 @@ type LifecyclePolicy string
 // The policies.
 const (
 	OneShot     LifecyclePolicy = "oneshot"     // removed after its first command
-	Session     LifecyclePolicy = "session"     // the default
-	LongRunning LifecyclePolicy = "longrunning" // for services
+	Session     LifecyclePolicy = "session"     // stopped and removed when idle; the default
+	LongRunning LifecyclePolicy = "longrunning" // stopped when idle, removed after its max lifetime
 	Persistent  LifecyclePolicy = "persistent"  // never cleaned up by itself
 )
 
@@ -58,8 +58,14 @@ type CreateOptions struct {
 	Tmpfs     []string             // "path[:size=bytes]"
 	Devices   []string             // by CDI name
 
-	Policy      LifecyclePolicy // default Session
-	StopTimeout time.Duration   // between TERM and KILL; 0 = DefaultStopTimeout
+	Policy LifecyclePolicy // default Session
+	// IdleTimeout is how long a Session or LongRunning box may be idle; 0 =
+	// for ever. The other policies do not look at it.
+	IdleTimeout time.Duration
+	// MaxLifetime is how long after its creation a box is removed, whatever it
+	// does, unless it is Persistent; 0 = never.
+	MaxLifetime time.Duration
+	StopTimeout time.Duration // between TERM and KILL; 0 = DefaultStopTimeout
 
 	// IdempotencyKey makes a repeated Create safe: within 24 hours the same
 	// owner's same key with the same options returns the same box, and with

@@ -42,10 +42,28 @@ func (m *Manager) seenLocked(b *Box, info *taisandbox.Info, seq uint64) {
 	if seq <= b.seen {
 		return
 	}
+	was := b.info.State
 	b.seen, b.info, b.lost = seq, *info, false
+	b.info.Reason = b.reasonLocked(info.State, info.Reason)
+	b.usedAtLocked(info.LastExecAt)
+	if info.State != taisandbox.StateRunning {
+		clear(b.commands)
+	}
+	if info.State != was {
+		m.scheduleLocked(b)
+	}
 	if b.once.claimed && (info.State == taisandbox.StateStopped || info.State == taisandbox.StateFailed) {
 		m.execEndedLocked(b, b.once.exec)
 	}
+}
+
+// reasonLocked is why the box is in a state: of a stop that is ours the node
+// knows only that somebody asked for it.
+func (b *Box) reasonLocked(s taisandbox.State, why string) string {
+	if b.stopReason != "" && why == reasonUser && (s == taisandbox.StateStopping || s == taisandbox.StateStopped) {
+		return b.stopReason
+	}
+	return why
 }
 
 // missedLocked remembers that a box was not there. While it is being created
@@ -128,20 +146,26 @@ func (m *Manager) passLocked(b *Box, ev *taisandbox.Event) {
 	case taisandbox.EventState:
 		// The begin of a create and of a removal were told with our own reason.
 		if !b.lost && (b.making == nil || ev.State != taisandbox.StateCreating) && b.removal == nil {
-			m.tellAtLocked(b, ev.Time, ev.State, ev.Reason)
+			m.tellAtLocked(b, ev.Time, ev.State, b.reasonLocked(ev.State, ev.Reason))
 		}
 	case taisandbox.EventExec:
 		if ev.Exec == nil {
 			return
 		}
 		b.touch()
+		b.commandLocked(ev.Exec)
 		if ev.Exec.Done() {
 			m.execEndedLocked(b, ev.Exec.ID)
 		}
 		m.publishLocked(b, Event{Time: ev.Time, Type: EventExec, Exec: ev.Exec})
 	case taisandbox.EventOOM:
 		m.publishLocked(b, Event{Time: ev.Time, Type: EventOOM, Exec: ev.Exec})
-	case taisandbox.EventRemoved, taisandbox.EventGap:
+	case taisandbox.EventRemoved:
+		if b.buried != nil {
+			close(b.buried)
+			b.buried = nil
+		}
 		// Our own removals are told when they are done; others show in the look.
+	case taisandbox.EventGap:
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -54,10 +55,18 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 		close(f.done)
 		return f
 	}
-	b.removal = f
+	b.removal, b.stopReason, b.buried = f, why, make(chan struct{})
 	b.once.disarm()
+	if s := b.info.State; s == taisandbox.StateRunning || s == taisandbox.StateStopped {
+		m.tellLocked(b, s, b.info.Reason) // its event may still be on its way, and would come too late
+	}
 	m.tellLocked(b, taisandbox.StateRemoving, why)
 	m.wg.Go(func() {
+		if gentle(why) {
+			if err := m.stopGently(m.life, b); err != nil {
+				b.log().DebugContext(m.life, "box not stopped before its removal", slog.Any("err", err))
+			}
+		}
 		ctx, cancel := context.WithTimeoutCause(m.life, removeTimeout, errRemoveTimeout)
 		defer cancel()
 		err := m.removeFromNode(ctx, b)
@@ -73,7 +82,9 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 			return
 		}
 		b.log().WarnContext(ctx, "box not removed yet", slog.Any("err", err))
-		b.removal, b.doomed, f.err = nil, true, err
+		// Who removes a box by hand has no use for it; what a policy ends is
+		// looked at anew.
+		b.removal, b.doomed, f.err = nil, !gentle(why), err
 	})
 	return f
 }
@@ -87,14 +98,27 @@ func (m *Manager) removeFromNode(ctx context.Context, b *Box) error {
 	}
 	sb := n.Client.Sandbox()
 	m.mu.Lock()
-	unsure := b.lost || b.doomed
+	unsure, buried, deaf := b.lost || b.doomed, b.buried, m.listing > 0
 	m.mu.Unlock()
 	if unsure {
 		// The ID may have come to another box since.
 		return m.undo(ctx, b, sb)
 	}
-	if err := sb.Remove(ctx, b.id); err != nil && !errors.Is(err, ErrNotFound) {
+	switch err := sb.Remove(ctx, b.id); {
+	case errors.Is(err, ErrNotFound):
+		return nil
+	case err != nil:
 		return err
+	case deaf: // whoever lists hears nothing meanwhile
+		return nil
+	}
+	// What its node told of it before comes before the news that it is gone.
+	t := time.NewTimer(lastWords)
+	defer t.Stop()
+	select {
+	case <-buried:
+	case <-t.C:
+	case <-ctx.Done():
 	}
 	return nil
 }
@@ -106,10 +130,9 @@ func (m *Manager) dropLocked(b *Box, why string) {
 	}
 	b.gone = true
 	b.once.disarm()
+	m.scheduleLocked(b)
 	delete(m.boxes, b.id)
-	if m.owners[b.owner]--; m.owners[b.owner] == 0 {
-		delete(m.owners, b.owner)
-	}
+	m.count.add(b, -1)
 	if m.listing > 0 {
 		m.dropped[b.attempt] = true
 	}

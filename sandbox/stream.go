@@ -20,19 +20,27 @@ type boxStream struct {
 
 	holds   bool // counts in Box.once
 	release sync.Once
+	unuse   func()       // its box is not in use by it any more
 	end     atomic.Int64 // offset behind what was received
 	acked   atomic.Int64
 	eof     atomic.Bool
 }
 
 func (b *Box) track(s taisandbox.Stream, execID string, hold, noFollow bool) *boxStream {
-	b.touch()
-	return &boxStream{Stream: s, b: b, execID: execID, noFollow: noFollow, holds: hold && b.holds(execID)}
+	if noFollow {
+		return &boxStream{Stream: s, b: b, execID: execID, noFollow: true, unuse: func() {}, holds: hold && b.holds(execID)}
+	}
+	b.m.mu.Lock()
+	unuse := b.useLocked(useStream(execID))
+	b.m.mu.Unlock()
+	return &boxStream{Stream: s, b: b, execID: execID, unuse: unuse, holds: hold && b.holds(execID)}
 }
 
 func (s *boxStream) Recv() (taisandbox.Chunk, error) {
 	c, err := s.Stream.Recv()
-	s.b.touch()
+	if !s.noFollow {
+		s.b.touch()
+	}
 	switch {
 	case err == nil:
 		s.end.Store(c.End())
@@ -89,7 +97,7 @@ func (s *boxStream) Close() error {
 // done ends the stream's claim on a oneshot box. taken: its output was taken
 // to the end, or nobody will. It returns the removal that follows, if one does.
 func (s *boxStream) done(taken bool) (f *flight) {
-	s.b.touch()
+	s.unuse()
 	if s.holds {
 		s.release.Do(func() { f = s.b.released(taken) })
 	}

@@ -21,6 +21,16 @@ const (
 	minRetry = time.Second // to reach a node again, doubled up to maxRetry
 	maxRetry = 30 * time.Second
 
+	pulseInterval   = 5 * time.Second        // between looks at the clock
+	standstill      = 10 * time.Second       // a look that is later than that: the process stood still
+	resumeGrace     = time.Minute            // for those who use a box to come back, after a standstill or a restart
+	heartbeatWindow = time.Minute            // an active heartbeat counts
+	lastWords       = 100 * time.Millisecond // for what a node has told of a box that it removed to arrive
+	retryPause      = time.Minute            // until what is due is tried again
+	maxReaps        = 64                     // boxes that are ended by their policies at once
+	maxLease        = 24 * time.Hour
+	stopTimeout     = 30 * time.Second // on top of a box's own
+
 	oneShotUnused    = 5 * time.Minute // without a command, since the create
 	oneShotRecovered = time.Minute     // the same, since the manager's start
 	oneShotLease     = time.Minute     // ended, and its reader is gone without a word
@@ -32,5 +42,6 @@ const (
 var (
 	errLookTimeout   = errors.New("node did not answer in time")
 	errRemoveTimeout = errors.New("removal did not end in time")
+	errStopTimeout   = errors.New("box was not stopped in time")
 	errKillTimeout   = errors.New("command was not killed in time")
 )
