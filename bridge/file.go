@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"path"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,33 +19,16 @@ import (
 // maxEntries bounds a directory's list.
 const maxEntries = 1 << 20
 
-// FileInfo describes a file of a box. Names are bytes, and as hostile as all
-// that comes from there; a name is never more than one element of a path.
-type FileInfo struct {
-	Name     string
-	Size     int64
-	Mode     fs.FileMode
-	UID, GID uint32
-	ModTime  time.Time
-	Link     string // where a symbolic link leads
-}
+// FileInfo describes a file of a box.
+type FileInfo = sandbox.FileInfo
 
-// FileOptions are the settings of the calls for files. Zero fields mean the
-// default in the comment.
-type FileOptions struct {
-	User   string      // who does it: user[:group]; default root
-	Mode   fs.FileMode // permissions of what is made; default 0644 for files, 0755 for directories
-	Offset int64       // where to begin to read
-	Limit  int64       // bytes to read at most; default all
-	// All makes missing parents, or removes what is in a directory; what is
-	// there already, or not there any more, is no error then.
-	All bool
-}
+// FileOptions are the settings of the calls for files. The default user is root.
+type FileOptions = sandbox.FileOptions
 
 // Errors of the calls for files wrap a syscall.Errno, so that errors.Is works
 // with those of package fs.
 
-// Stat describes a file; of a symbolic link, the link itself.
+// Stat describes a file; of a symbolic link, the link itself, unless o.Follow.
 func (c *Client) Stat(ctx context.Context, name string, o FileOptions) (FileInfo, error) {
 	return c.fileCall(ctx, wire.FileStat, name, "", o)
 }
@@ -106,7 +88,18 @@ func (c *Client) ListDir(ctx context.Context, name string, o FileOptions) ([]Fil
 // WriteFile writes all of r to a file, whole or not at all. A file that is
 // there keeps its mode.
 func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, o FileOptions) (FileInfo, error) {
-	conn, _, err := c.openFile(ctx, wire.FileWrite, name, "", o)
+	return c.sendFile(ctx, wire.FileWrite, name, r, o)
+}
+
+// Unpack makes the files of a tar stream in a directory.
+func (c *Client) Unpack(ctx context.Context, dir string, archive io.Reader, o FileOptions) error {
+	_, err := c.sendFile(ctx, wire.FileUnpack, dir, archive, o)
+	return err
+}
+
+// sendFile makes a request that takes all of r.
+func (c *Client) sendFile(ctx context.Context, kind wire.FileKind, name string, r io.Reader, o FileOptions) (FileInfo, error) {
+	conn, _, err := c.openFile(ctx, kind, name, "", o)
 	if err != nil {
 		return FileInfo{}, err
 	}
@@ -139,7 +132,17 @@ func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, o File
 // ReadFile opens a regular file. The reader ends at the file's end, or with an
 // error; ctx bounds it to its end. The caller closes it.
 func (c *Client) ReadFile(ctx context.Context, name string, o FileOptions) (io.ReadCloser, FileInfo, error) {
-	conn, info, err := c.openFile(ctx, wire.FileRead, name, "", o)
+	return c.receiveFile(ctx, wire.FileRead, name, o)
+}
+
+// Pack opens a tar stream of a file or tree, as [Client.ReadFile] opens a file.
+func (c *Client) Pack(ctx context.Context, name string, o FileOptions) (io.ReadCloser, FileInfo, error) {
+	o.Offset = 0
+	return c.receiveFile(ctx, wire.FilePack, name, o)
+}
+
+func (c *Client) receiveFile(ctx context.Context, kind wire.FileKind, name string, o FileOptions) (io.ReadCloser, FileInfo, error) {
+	conn, info, err := c.openFile(ctx, kind, name, "", o)
 	if err != nil {
 		return nil, FileInfo{}, err
 	}
@@ -207,6 +210,7 @@ func (c *Client) openFile(ctx context.Context, kind wire.FileKind, name, to stri
 	}
 	conn, err := c.open(ctx, wire.OpFile, wire.File{
 		Kind: kind, User: o.User, Path: []byte(name), To: []byte(to), Mode: uint32(o.Mode.Perm()), Offset: o.Offset, Limit: o.Limit, All: o.All,
+		Follow: o.Follow, Owners: o.Owners,
 	}, nil)
 	if err != nil {
 		return nil, FileInfo{}, err

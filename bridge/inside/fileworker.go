@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,14 @@ func handleFile(conn *wire.Conn, req *wire.File) error {
 		return receiveFile(conn, path, perm)
 	case wire.FileList:
 		return listDir(conn, path)
+	case wire.FilePack:
+		return sendTree(conn, path, req.Follow)
+	case wire.FileUnpack:
+		return receiveTree(conn, path, req.Owners)
 	case wire.FileStat:
+		if req.Follow {
+			return replyFollowed(conn, path)
+		}
 	case wire.FileMkdir:
 		if perm == 0 {
 			perm = defaultDirMode
@@ -160,14 +168,16 @@ func sendFile(conn *wire.Conn, path string, offset, limit int64) error {
 }
 
 // receiveFile writes a file whole or not at all. One that is there keeps its
-// mode; a link stays, and what it leads to is written.
+// mode, and its owner if root writes; a link stays, and what it leads to is written.
 func receiveFile(conn *wire.Conn, path string, perm fs.FileMode) (err error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
+	var old *syscall.Stat_t
 	switch st, err := os.Lstat(path); {
 	case err == nil && st.Mode().IsRegular():
 		perm = st.Mode().Perm()
+		old, _ = st.Sys().(*syscall.Stat_t)
 	case err == nil && st.IsDir():
 		return &fs.PathError{Op: "write", Path: path, Err: unix.EISDIR}
 	case err == nil:
@@ -192,6 +202,11 @@ func receiveFile(conn *wire.Conn, path string, perm fs.FileMode) (err error) {
 	}
 	if err := receiveData(conn, f); err != nil {
 		return err
+	}
+	if old != nil && os.Geteuid() == 0 {
+		if err := f.Chown(int(old.Uid), int(old.Gid)); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(f.Chmod(perm), f.Sync()); err != nil {
 		return err

@@ -135,11 +135,13 @@ type FileKind string
 const (
 	FileRead   FileKind = "read"   // then TypeOutput frames and a TypeEnd
 	FileWrite  FileKind = "write"  // with nothing in it; then TypeStdin frames and a TypeEOF come, and a second reply goes
-	FileStat   FileKind = "stat"   // of a link itself
+	FileStat   FileKind = "stat"   // of a link itself, or with Follow of what it leads to
 	FileList   FileKind = "list"   // then replies with lists of FileInfo, and a TypeEnd
 	FileMkdir  FileKind = "mkdir"  // All: parents too; one that is there is fine then
 	FileRemove FileKind = "remove" // All: with all that is in it; one that is not there is fine then
 	FileRename FileKind = "rename"
+	FilePack   FileKind = "pack"   // then TypeOutput frames with a tar stream and a TypeEnd
+	FileUnpack FileKind = "unpack" // with nothing in it; then a tar stream comes as with FileWrite, and a second reply goes
 )
 
 // File asks for something to be done with a file, as a user of the box.
@@ -152,6 +154,8 @@ type File struct {
 	Offset int64    `json:"offset,omitempty"`
 	Limit  int64    `json:"limit,omitempty"` // bytes; 0 = none
 	All    bool     `json:"all,omitempty"`
+	Follow bool     `json:"follow,omitempty"` // stat and pack what a link leads to
+	Owners bool     `json:"owners,omitempty"` // unpack with the owners of the archive
 }
 
 // FileInfo describes a file. Names are bytes.
