@@ -33,6 +33,8 @@ type box struct {
 	ports    map[int]*listener
 	files    map[string][]byte
 	dirs     map[string]bool
+	links    map[string]string
+	attrs    map[string]attr
 }
 
 // removal is one attempt to remove a box; calls at the same time share it.
@@ -47,7 +49,7 @@ func newBox(m *machine, spec sandbox.Spec) *box {
 		m: m, id: spec.ID, spec: spec,
 		op:    make(chan struct{}, 1),
 		execs: map[string]*exec{}, procs: map[int]*Proc{}, ports: map[int]*listener{},
-		files: map[string][]byte{}, dirs: map[string]bool{},
+		files: map[string][]byte{}, dirs: map[string]bool{}, links: map[string]string{}, attrs: map[string]attr{},
 		lastPID: 1, // the bridge
 	}
 	for _, dir := range []string{"/", "/bin", "/etc", "/home", "/root", "/tmp", "/run", "/usr", "/usr/bin", "/var", "/workspace"} {

@@ -23,6 +23,7 @@ type Driver struct {
 	programs map[string]Program
 	features sandbox.Features
 	faultFn  func(op, id string) error
+	registry map[string]sandbox.ImageConfig // by full name
 	log      *slog.Logger
 
 	mu      sync.Mutex
@@ -59,6 +60,11 @@ func WithoutFeatures(fs ...sandbox.Feature) Option {
 			delete(d.features, f)
 		}
 	}
+}
+
+// WithRegistry gives the driver images that it can pull, by name.
+func WithRegistry(images map[string]sandbox.ImageConfig) Option {
+	return func(d *Driver) { d.registry = images }
 }
 
 // WithLogger makes the driver report what it does. The default is silence.
@@ -154,7 +160,7 @@ func allFeatures() sandbox.Features {
 		sandbox.FeatureMemoryLimit: true, sandbox.FeatureCPULimit: true, sandbox.FeaturePidsLimit: true,
 		sandbox.FeatureNetworkNone: true, sandbox.FeatureNetwork: true, sandbox.FeatureUserNS: true,
 		sandbox.FeatureExecCgroup: true, sandbox.FeatureSurvives: true, sandbox.FeatureImageImport: true,
-		sandbox.FeatureReadOnlyRoot: true,
+		sandbox.FeatureReadOnlyRoot: true, sandbox.FeatureProcesses: true, sandbox.FeatureFiles: true, sandbox.FeatureImagePull: true,
 	}
 }
 

@@ -33,7 +33,7 @@ func Steps() []string {
 		"remove.kill", "remove.runtime", "remove.network", "remove.rootfs", "remove.record", "remove.done",
 		"exec.start", "exec.done", "exec.attach", "exec.inspect", "exec.wait", "exec.kill",
 		"inspect", "list", "stats", "ports", "dial",
-		"image.load", "image.inspect", "image.list", "image.remove",
+		"image.load", "image.pull", "image.inspect", "image.list", "image.remove", "image.prune",
 	}
 }
 

@@ -43,7 +43,9 @@ type Config struct {
 	PoolSize int
 	// Resolvers are where boxes' DNS questions go. Default: the machine's own.
 	Resolvers []string
-	Logger    *slog.Logger // default: discard
+	// Registries says how to reach registries, see image.Config.
+	Registries map[string]image.Registry
+	Logger     *slog.Logger // default: discard
 	// Step, if set, is called before each step of each operation. Tests end
 	// the process there, or fail the step.
 	Step func(op, step, id string) error
@@ -173,7 +175,7 @@ func (d *Driver) prepare(ctx context.Context) (err error) {
 		Command: d.cfg.RuncPath, Root: filepath.Join(d.runRoot, "runc"),
 		PdeathSignal: unix.SIGKILL, // a half-made box does not go on being made without us
 	}
-	d.images, err = image.Open(ctx, image.Config{Dir: filepath.Join(d.cfg.DataDir, "images"), Logger: d.log, InUse: d.imageUsers})
+	d.images, err = image.Open(ctx, image.Config{Dir: filepath.Join(d.cfg.DataDir, "images"), Logger: d.log, InUse: d.imageUsers, Registries: d.cfg.Registries})
 	if err != nil {
 		return err
 	}
@@ -238,7 +240,8 @@ func (d *Driver) Features() sandbox.Features {
 		sandbox.FeaturePidsLimit:   d.cgroups.available("pids"),
 		sandbox.FeatureNetworkNone: true, sandbox.FeatureNetwork: true, sandbox.FeatureUserNS: true,
 		sandbox.FeatureExecCgroup: d.cgroups.unified != "",
-		sandbox.FeatureSurvives:   true, sandbox.FeatureImageImport: true, sandbox.FeatureReadOnlyRoot: true,
+		sandbox.FeatureSurvives:   true, sandbox.FeatureImageImport: true, sandbox.FeatureImagePull: true, sandbox.FeatureImageExport: true, sandbox.FeatureReadOnlyRoot: true,
+		sandbox.FeatureProcesses: true, sandbox.FeatureFiles: true,
 	}
 }
 

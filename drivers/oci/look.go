@@ -139,3 +139,23 @@ func (d *Driver) ListImages(ctx context.Context) ([]sandbox.ImageInfo, error) {
 func (d *Driver) RemoveImage(ctx context.Context, ref string) error {
 	return d.images.RemoveImage(ctx, ref)
 }
+
+// Exists implements [sandbox.Image].
+func (d *Driver) Exists(ctx context.Context, ref string) (bool, error) {
+	return d.images.Exists(ctx, ref)
+}
+
+// Pull implements [sandbox.Image].
+func (d *Driver) Pull(ctx context.Context, ref string, opts sandbox.PullOptions) (<-chan sandbox.PullProgress, error) {
+	return d.images.Pull(ctx, ref, opts)
+}
+
+// Save implements [sandbox.Image].
+func (d *Driver) Save(ctx context.Context, refs []string, w io.Writer) error {
+	return d.images.Save(ctx, refs, w)
+}
+
+// Prune implements [sandbox.Image].
+func (d *Driver) Prune(ctx context.Context, all bool) ([]sandbox.ImageInfo, error) {
+	return d.images.Prune(ctx, all)
+}

@@ -35,39 +35,10 @@ func (b *box) start(ctx context.Context) (err error) {
 			err = errors.Join(err, undo.Close(ctx))
 		}
 	}()
-	b.mu.Lock()
-	before := b.rec
-	b.mu.Unlock()
-	// Whatever is made from here on goes again, and the record says so.
-	var r *run
-	undo.Push(func(ctx context.Context) error {
-		if r != nil {
-			if err := d.teardown(ctx, b.id, r); err != nil {
-				return err // the record keeps the run, so that removing can try again
-			}
-		}
-		return b.update(func(rec *record) { rec.Run, rec.State, rec.Reason = nil, before.State, before.Reason })
-	})
-	if err := d.step("start", "namespaces", b.id); err != nil {
-		return err
-	}
-	p, err := d.pool.take(ctx, d.runDir(b.id), func(index int) error {
-		r = &run{BootID: d.bootID, Index: index}
-		return b.update(func(rec *record) { rec.Run = r })
-	})
-	if err != nil {
-		r = nil
-		return err
-	}
-	trace.done("namespaces")
-	if err := b.startRun(ctx, p, r, trace); err != nil {
-		return err
-	}
-	live, err := b.connect(ctx, *r)
+	live, err := b.launch(ctx, trace, &undo)
 	if err != nil {
 		return err
 	}
-	trace.done("bridge")
 	if err := d.step("start", "record", b.id); err != nil {
 		return err
 	}
@@ -82,6 +53,45 @@ func (b *box) start(ctx context.Context) (err error) {
 	undo.Release()
 	b.follow(live)
 	return b.startEntrypoint(ctx)
+}
+
+// launch makes a run of the box: namespaces, root file system and the bridge.
+// Whatever is made goes again by undo, and the record says so.
+func (b *box) launch(ctx context.Context, trace *trace, undo *lifecycle.Stack) (*liveBox, error) {
+	d := b.d
+	b.mu.Lock()
+	before := b.rec
+	b.mu.Unlock()
+	var r *run
+	undo.Push(func(ctx context.Context) error {
+		if r != nil {
+			if err := d.teardown(ctx, b.id, r); err != nil {
+				return err // the record keeps the run, so that removing can try again
+			}
+		}
+		return b.update(func(rec *record) { rec.Run, rec.State, rec.Reason = nil, before.State, before.Reason })
+	})
+	if err := d.step("start", "namespaces", b.id); err != nil {
+		return nil, err
+	}
+	p, err := d.pool.take(ctx, d.runDir(b.id), func(index int) error {
+		r = &run{BootID: d.bootID, Index: index}
+		return b.update(func(rec *record) { rec.Run = r })
+	})
+	if err != nil {
+		r = nil
+		return nil, err
+	}
+	trace.done("namespaces")
+	if err := b.startRun(ctx, p, r, trace); err != nil {
+		return nil, err
+	}
+	live, err := b.connect(ctx, *r)
+	if err != nil {
+		return nil, err
+	}
+	trace.done("bridge")
+	return live, nil
 }
 
 func startPhase(p sandbox.Phase) bool { return p.Name != "image" && p.Name != "record" }

@@ -46,6 +46,20 @@ var (
 	// ErrPortRefused reports that nothing in the box listens on a port.
 	ErrPortRefused = &reason.Error{Reason: "PORT_REFUSED", Msg: "nothing listens on the port", Class: errdefs.ErrUnavailable}
 
+	// ErrFileNotFound reports a path of a box where nothing is.
+	ErrFileNotFound = &reason.Error{Reason: "FILE_NOT_FOUND", Msg: "no such file in the box", Class: errdefs.ErrNotFound}
+	// ErrFileExists reports a path of a box that is taken.
+	ErrFileExists = &reason.Error{Reason: "FILE_EXISTS", Msg: "file exists in the box", Class: errdefs.ErrAlreadyExists}
+	// ErrFileDenied reports a file that the user in the box may not touch.
+	ErrFileDenied = &reason.Error{Reason: "FILE_DENIED", Msg: "the user in the box may not", Class: errdefs.ErrPermissionDenied}
+	// ErrFileKind reports a file that is not of the kind that the call needs, or
+	// whose kind no call can carry: a device, a pipe, a file of /proc.
+	ErrFileKind = &reason.Error{Reason: "FILE_KIND", Msg: "wrong kind of file", Class: errdefs.ErrInvalidArgument}
+	// ErrFileBusy reports a file that does not allow the call now. The text says why.
+	ErrFileBusy = &reason.Error{Reason: "FILE_BUSY", Msg: "file does not allow it", Class: errdefs.ErrFailedPrecondition}
+	// ErrArchive reports a tar stream that is cut, or has what none may have.
+	ErrArchive = &reason.Error{Reason: "ARCHIVE_INVALID", Msg: "invalid archive", Class: errdefs.ErrInvalidArgument}
+
 	// ErrImageNotFound reports an image that the node does not have.
 	ErrImageNotFound = &reason.Error{Reason: "IMAGE_NOT_FOUND", Msg: "image not found", Class: errdefs.ErrNotFound}
 	// ErrImageInUse reports the removal of an image that a box is made of.
@@ -57,13 +71,33 @@ var (
 	ErrImagePlatform = &reason.Error{Reason: "IMAGE_PLATFORM", Msg: "image is for another platform", Class: errdefs.ErrFailedPrecondition}
 	// ErrImageRef reports a name that is not an image reference.
 	ErrImageRef = &reason.Error{Reason: "IMAGE_REF", Msg: "invalid image reference", Class: errdefs.ErrInvalidArgument}
+
+	// ErrRegistryAuth reports that a registry refuses credentials, or wants some.
+	ErrRegistryAuth = &reason.Error{Reason: "REGISTRY_AUTH", Msg: "the registry denies access", Class: errdefs.ErrPermissionDenied}
+	// ErrRegistryNotFound reports an image that its registry does not have, or
+	// does not show to us.
+	ErrRegistryNotFound = &reason.Error{Reason: "REGISTRY_NOT_FOUND", Msg: "the registry has no such image, or it is private", Class: errdefs.ErrNotFound}
+	// ErrRegistryLimit reports a registry that wants fewer requests. The text
+	// says from when on it takes some, if it said so.
+	ErrRegistryLimit = &reason.Error{Reason: "REGISTRY_RATE_LIMITED", Msg: "the registry limits the rate of requests", Class: errdefs.ErrResourceExhausted}
+	// ErrRegistryUnavailable reports a registry that cannot be reached, fails, or
+	// stalls.
+	ErrRegistryUnavailable = &reason.Error{Reason: "REGISTRY_UNAVAILABLE", Msg: "the registry does not serve", Class: errdefs.ErrUnavailable}
+	// ErrRegistryInsecure reports a registry that would have us speak plain HTTP,
+	// or send credentials to somebody else.
+	ErrRegistryInsecure = &reason.Error{Reason: "REGISTRY_INSECURE", Msg: "the registry is not safe to talk to", Class: errdefs.ErrFailedPrecondition}
 )
+
+// fileReasons are the sentinels of files that stand for an error number.
+var fileReasons = []*reason.Error{ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrNoSpace}
 
 // Reasons lists every sentinel of this package, for a [reason.Table].
 func Reasons() []*reason.Error {
 	return []*reason.Error{
 		ErrNotFound, ErrAlreadyExists, ErrNotRunning, ErrRemoving, ErrExecNotFound, ErrExecExists, ErrExecEnded,
 		ErrExecBusy, ErrInvalidSpec, ErrUserNotFound, ErrDirNotFound, ErrUnsupported, ErrBridgeLost, ErrProcessLimit, ErrNoSpace,
-		ErrPortRefused, ErrImageNotFound, ErrImageInUse, ErrImageCorrupt, ErrImagePlatform, ErrImageRef,
+		ErrPortRefused, ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrArchive,
+		ErrImageNotFound, ErrImageInUse, ErrImageCorrupt, ErrImagePlatform, ErrImageRef,
+		ErrRegistryAuth, ErrRegistryNotFound, ErrRegistryLimit, ErrRegistryUnavailable, ErrRegistryInsecure,
 	}
 }

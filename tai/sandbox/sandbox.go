@@ -116,7 +116,11 @@ const (
 	FeatureExecCgroup   Feature = "exec_cgroup"   // an exec's whole tree is known and can be killed at once
 	FeatureSurvives     Feature = "survives"      // boxes and execs go on while the node's process is down
 	FeatureImageImport  Feature = "image_import"  // Image.Load
+	FeatureImagePull    Feature = "image_pull"    // Image.Pull
+	FeatureImageExport  Feature = "image_export"  // Image.Save and Commit
 	FeatureReadOnlyRoot Feature = "readonly_root" // Spec.ReadOnly
+	FeatureFiles        Feature = "files"         // Files
+	FeatureProcesses    Feature = "processes"     // ProcessLister
 )
 
 // Features is the set of abilities of a node.

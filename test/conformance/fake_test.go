@@ -20,7 +20,7 @@ func fakeDrivers() []driver {
 	// The same driver with less, so that the absence of features is tested.
 	less := driver{name: "fake-less", opts: append(slices.Clone(opts), sandboxtest.Quick()), need: nothing, open: openFake(fake.WithoutFeatures(
 		sandbox.FeatureTTY, sandbox.FeatureStats, sandbox.FeaturePorts, sandbox.FeatureMemoryLimit, sandbox.FeatureCPULimit,
-		sandbox.FeaturePidsLimit, sandbox.FeatureNetwork, sandbox.FeatureReadOnlyRoot, sandbox.FeatureImageImport,
+		sandbox.FeaturePidsLimit, sandbox.FeatureNetwork, sandbox.FeatureReadOnlyRoot, sandbox.FeatureImageImport, sandbox.FeatureProcesses, sandbox.FeatureFiles,
 	))}
 	return []driver{all, less}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 
@@ -21,6 +22,9 @@ func images(e *env) {
 	e.test("load-bad", loadBad)
 	e.test("in-use", inUse)
 	e.test("settings", imageSettings)
+	e.test("exists", imageExists)
+	e.test("commit", commit)
+	e.test("prune", pruneImages)
 }
 
 // archive builds an OCI archive with one small layer.
@@ -228,4 +232,74 @@ func imageSettings(e *env) {
 	}
 	e.ok(e.d.Remove(e.ctx, id))
 	e.ok(e.d.RemoveImage(e.ctx, name))
+}
+
+func imageExists(e *env) {
+	const name = "example.test/there:1"
+	infos, err := e.d.Load(e.ctx, bytes.NewReader(e.archive(name)), "")
+	e.ok(err)
+	for ref, want := range map[string]bool{name: true, infos[0].Digest: true, "example.test/there:2": false} {
+		if got, err := e.d.Exists(e.ctx, ref); got != want || err != nil {
+			e.Errorf("%s is there: %v, %v", ref, got, err)
+		}
+	}
+	_, err = e.d.Exists(e.ctx, "UPPER")
+	e.wantErr(err, sandbox.ErrImageRef)
+	e.ok(e.d.RemoveImage(e.ctx, name))
+}
+
+// pruneImages: what a box is made of stays, and a name is enough to stay
+// unless all are to go.
+func pruneImages(e *env) {
+	const name = "example.test/prune:1"
+	_, err := e.d.Load(e.ctx, bytes.NewReader(e.archive(name)), "")
+	e.ok(err)
+	id := e.create(func(s *sandbox.Spec) { s.Image = name })
+	prune := func(all, goes bool) {
+		e.Helper()
+		removed, err := e.d.Prune(e.ctx, all)
+		e.ok(err)
+		went := slices.ContainsFunc(removed, func(im sandbox.ImageInfo) bool { return im.Name == name })
+		if there := slices.Contains(e.imageNames(), name); went != goes || there == goes {
+			e.Errorf("pruned are %+v; the image is there: %v", removed, there)
+		}
+	}
+	prune(true, false) // it is in use
+	e.ok(e.d.Remove(e.ctx, id))
+	prune(false, false)
+	prune(true, true)
+}
+
+// commit: an image of a box is the box's image with other settings and a
+// layer more, and can be saved.
+func commit(e *env) {
+	const base, name = "example.test/base:1", "example.test/committed:1"
+	_, err := e.d.Load(e.ctx, bytes.NewReader(e.archive(base)), "")
+	e.ok(err)
+	id := e.create(func(s *sandbox.Spec) { s.Image = base })
+	cmd := []string{"other"}
+	im, err := e.d.Commit(e.ctx, id, name, sandbox.ImageChange{Cmd: &cmd, Env: []string{"A=c", "D=e"}})
+	if !e.has(sandbox.FeatureImageExport) {
+		e.wantErr(err, sandbox.ErrUnsupported)
+		e.wantErr(e.d.Save(e.ctx, []string{base}, io.Discard), sandbox.ErrUnsupported)
+		return
+	}
+	e.ok(err)
+	if c := im.Config; !slices.Equal(c.Cmd, cmd) || !slices.Equal(c.Env, []string{"A=c", "D=e"}) || c.WorkDir != "/srv" {
+		e.Errorf("its settings are %+v", c)
+	}
+	_, err = e.d.Commit(e.ctx, "none", name, sandbox.ImageChange{})
+	e.wantErr(err, sandbox.ErrNotFound)
+	e.ok(e.d.Remove(e.ctx, id))
+	var archive bytes.Buffer
+	e.ok(e.d.Save(e.ctx, []string{name}, &archive))
+	e.ok(e.d.RemoveImage(e.ctx, name))
+	e.wantErr(e.d.Save(e.ctx, []string{name}, io.Discard), sandbox.ErrImageNotFound)
+	again, err := e.d.Load(e.ctx, &archive, "")
+	e.ok(err)
+	if len(again) != 1 || again[0].Name != name || again[0].Digest != im.Digest {
+		e.Errorf("saved and loaded it is %+v, was %+v", again, im)
+	}
+	e.ok(e.d.RemoveImage(e.ctx, name))
+	e.ok(e.d.RemoveImage(e.ctx, base))
 }

@@ -2,7 +2,9 @@ package sandboxtest
 
 import (
 	"bytes"
+	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/taibox/taibox/tai/sandbox"
@@ -38,6 +40,7 @@ func absentFeatures(e *env) {
 			return err
 		}},
 		{sandbox.FeatureStats, func() error { _, err := e.d.Stats(e.ctx, e.box()); return err }},
+		{sandbox.FeatureProcesses, func() error { return e.listsProcesses() }},
 		{sandbox.FeaturePorts, func() error { _, err := e.d.Ports(e.ctx, e.box()); return err }},
 		{sandbox.FeatureMemoryLimit, create(func(s *sandbox.Spec) { s.MemoryBytes = smallMemory })},
 		{sandbox.FeatureCPULimit, create(func(s *sandbox.Spec) { s.CPUs = 0.5 })},
@@ -64,11 +67,41 @@ func absentFeatures(e *env) {
 	}
 }
 
+// listsProcesses looks at the processes of a box in which one command runs.
+func (e *env) listsProcesses() error {
+	l, ok := sandbox.As[sandbox.ProcessLister](e.d)
+	if !ok {
+		return sandbox.ErrUnsupported
+	}
+	id := e.box()
+	before, err := l.Processes(e.ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(before) == 0 || before[0].PID != 1 || before[0].Command == "" || before[0].RSSBytes == 0 {
+		e.Errorf("the processes of a box are %+v", before)
+	}
+	s := e.stream(id, e.commands.Sleep(time.Minute))
+	e.eventually("the command is listed", func() bool {
+		after, err := l.Processes(e.ctx, id)
+		e.ok(err)
+		x, err := e.d.InspectExec(e.ctx, id, s.ID())
+		e.ok(err)
+		i := slices.IndexFunc(after, func(p sandbox.ProcessInfo) bool { return p.PID == x.PID })
+		return i >= 0 && after[i].UID == 0 && after[i].PPID == 1 && after[i].State != "" && !after[i].StartedAt.IsZero()
+	})
+	if _, err := l.Processes(e.ctx, "nosuch"); !errors.Is(err, sandbox.ErrNotFound) {
+		e.Errorf("processes of no box: %v", err)
+	}
+	return e.d.KillExec(e.ctx, id, s.ID(), sandbox.KillOptions{Signal: int(syscall.SIGKILL)})
+}
+
 func knownFeatures(e *env) {
 	known := []sandbox.Feature{
 		sandbox.FeatureTTY, sandbox.FeatureStats, sandbox.FeaturePorts, sandbox.FeatureMemoryLimit, sandbox.FeatureCPULimit,
 		sandbox.FeaturePidsLimit, sandbox.FeatureNetworkNone, sandbox.FeatureNetwork, sandbox.FeatureUserNS,
 		sandbox.FeatureExecCgroup, sandbox.FeatureSurvives, sandbox.FeatureImageImport, sandbox.FeatureReadOnlyRoot,
+		sandbox.FeatureProcesses, sandbox.FeatureFiles, sandbox.FeatureImagePull, sandbox.FeatureImageExport,
 	}
 	fs := e.d.Features()
 	for f := range fs {

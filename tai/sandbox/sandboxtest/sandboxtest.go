@@ -86,6 +86,7 @@ func Run(t *testing.T, open Subject, opts ...Option) {
 		{"ports", ports},
 		{"events", events},
 		{"images", images},
+		{"files", files},
 		{"optional", optional},
 	} {
 		t.Run(g.name, func(t *testing.T) { runGroup(t, open, o, g.run) })

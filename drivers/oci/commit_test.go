@@ -1,0 +1,67 @@
+package oci_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/internal/testimage"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+// TestCommit: an image of a box has what the box has, with the image's owners,
+// and nothing of ours.
+func TestCommit(t *testing.T) {
+	machine(t)
+	cfg := config(t, instanceOf(t))
+	t.Cleanup(func() { dismantle(t, cfg) })
+	d := open(t, cfg)
+	im, err := testimage.Busybox("base:1")
+	if err != nil {
+		t.Skip(err)
+	}
+	archive, err := testimage.OCI(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Load(t.Context(), bytes.NewReader(archive), ""); err != nil {
+		t.Fatal(err)
+	}
+	started(t, d, sandbox.Spec{ID: "b1", Image: "base:1", Tmpfs: []string{"/cache"}})
+	res := sh(t, d, "b1", `set -e
+echo kept >/etc/kept; chown 1000:1000 /etc/kept; chmod 4755 /etc/kept; ln /etc/kept /etc/twin; ln -s kept /etc/soft
+rm /etc/made; rm -r /home; mkdir /home; echo new >/home/new; echo secret >/cache/x; mkdir -p /empty/dir`)
+	if code(res) != 0 {
+		t.Fatalf("%s%s", res.Stdout, res.Stderr)
+	}
+	if _, err := d.Commit(t.Context(), "b1", "kept:1", sandbox.ImageChange{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Stop(t.Context(), "b1", 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Commit(t.Context(), "b1", "stopped:1", sandbox.ImageChange{}); err != nil {
+		t.Errorf("of a stopped box: %v", err)
+	}
+	started(t, d, sandbox.Spec{ID: "b2", Image: "kept:1"})
+	res = sh(t, d, "b2", `cat /etc/kept; stat -c '%u %g %a %h' /etc/kept; readlink /etc/soft; ls /home; test -e /etc/made && echo made; test -e /cache && echo cache; test -d /empty/dir && echo empty; grep -c b1 /etc/hosts /etc/hostname`)
+	want := "kept\n1000 1000 4755 2\nkept\nnew\nempty\n/etc/hosts:0\n/etc/hostname:0\n"
+	if string(res.Stdout) != want {
+		t.Errorf("the new image has\n%s%s\nwanted is\n%s", res.Stdout, res.Stderr, want)
+	}
+	started(t, d, sandbox.Spec{ID: "b3"})
+	_, err = d.Commit(t.Context(), "b3", "x:1", sandbox.ImageChange{})
+	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "hostfs") || reason.Hint(err) == "" {
+		t.Errorf("of a box made of hostfs: %v", err)
+	}
+	if err := d.RemoveImage(t.Context(), "kept:1"); !errors.Is(err, sandbox.ErrImageInUse) || !strings.Contains(err.Error(), "b2") {
+		t.Errorf("an image in use is removed: %v", err)
+	}
+	for _, id := range []string{"b1", "b2", "b3"} {
+		if err := d.Remove(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+}
