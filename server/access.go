@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,6 +32,11 @@ const (
 	VerbExec   Verb = "exec" // also to feed, hold and signal execs
 )
 
+// Verbs lists what a key can be restricted to.
+func Verbs() []Verb {
+	return []Verb{VerbList, VerbGet, VerbCreate, VerbStart, VerbStop, VerbRemove, VerbExec}
+}
+
 // Kind is a kind of object.
 type Kind string
 
@@ -40,6 +46,9 @@ const (
 	KindBox    Kind = "box"
 	KindImage  Kind = "image"
 	KindNode   Kind = "node"
+	KindKey    Kind = "key"
+	// KindMetrics is what the server counts over all owners: for admins.
+	KindMetrics Kind = "metrics"
 )
 
 // Object is what a verb is about. A list has no ID.
@@ -52,8 +61,13 @@ type Object struct {
 
 // Caller is who sent a request.
 type Caller struct {
-	Name  string // for the log
+	Name  string // id of the key, or "socket"
+	Key   bool   // it has shown a key
 	Admin bool   // may do everything
+	Owner string // else: whose boxes it may know of
+	Verbs []Verb // what it may do of that; none: all
+
+	ended <-chan struct{} // closed when its key no longer counts
 }
 
 // Authorizer decides what a caller may do. The one of a server is asked by
@@ -64,23 +78,13 @@ type Authorizer interface {
 	Authorize(ctx context.Context, caller Caller, verb Verb, object Object) error
 }
 
-// AdminOnly lets admins do everything and others nothing.
-type AdminOnly struct{}
-
-// Authorize implements [Authorizer].
-func (AdminOnly) Authorize(_ context.Context, caller Caller, verb Verb, object Object) error {
-	if caller.Admin {
-		return nil
-	}
-	return fmt.Errorf("%s %s: %w", verb, object.Kind, rest.ErrForbidden)
-}
-
 type contextKey int
 
 const (
 	peerKey contextKey = iota
 	callerKey
 	requestIDKey
+	noteKey
 )
 
 // allow asks the authoriser.
@@ -89,7 +93,15 @@ func (s *Server) allow(ctx context.Context, verb Verb, object Object) error {
 	if !ok {
 		return rest.ErrUnauthenticated
 	}
-	return s.cfg.Authorizer.Authorize(ctx, caller, verb, object)
+	err := s.cfg.Authorizer.Authorize(ctx, caller, verb, object)
+	noteOf(ctx).asked(verb, object, err)
+	return err
+}
+
+// owner is whose box a caller makes that does not say so.
+func owner(ctx context.Context) string {
+	caller, _ := ctx.Value(callerKey).(Caller)
+	return caller.Owner
 }
 
 // box asks the authoriser about a box and returns it.
@@ -99,7 +111,11 @@ func (s *Server) box(ctx context.Context, verb Verb, id string) (*sandbox.Box, e
 	if err == nil {
 		object.Owner, object.Node = b.Owner(), b.NodeID()
 	}
-	if denied := s.allow(ctx, verb, object); denied != nil {
+	switch denied := s.allow(ctx, verb, object); {
+	case errors.Is(denied, sandbox.ErrNotFound):
+		// To the letter what is said of a box that does not exist.
+		return nil, s.cfg.Manager.Absent(id)
+	case denied != nil:
 		return nil, denied
 	}
 	return b, err
@@ -108,7 +124,8 @@ func (s *Server) box(ctx context.Context, verb Verb, id string) (*sandbox.Box, e
 // peer is who is at the other end of a connection.
 type peer struct {
 	local bool // a Unix socket
-	known bool // one that may be let in
+	known bool // one that may be let in without a key
+	cred  *unix.Ucred
 }
 
 // ConnContext notes who is at the other end of c. [Server.Run] uses it; who
@@ -119,14 +136,16 @@ func (s *Server) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if !ok {
 		return context.WithValue(ctx, peerKey, peer{})
 	}
-	return context.WithValue(ctx, peerKey, peer{local: true, known: s.cfg.SocketGroup || trusted(u)})
+	cred := credentials(u)
+	trusted := cred != nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
+	return context.WithValue(ctx, peerKey, peer{local: true, known: s.cfg.SocketGroup || trusted, cred: cred})
 }
 
-// trusted reports whether root or our own user opened the connection.
-func trusted(c *net.UnixConn) bool {
+// credentials returns who opened the connection, if that can be known.
+func credentials(c *net.UnixConn) *unix.Ucred {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false
+		return nil
 	}
 	var cred *unix.Ucred
 	var credErr error
@@ -134,21 +153,19 @@ func trusted(c *net.UnixConn) bool {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err != nil || credErr != nil {
-		return false
+		return nil
 	}
-	return cred.Uid == 0 || int(cred.Uid) == os.Geteuid()
+	return cred
 }
 
 // identify says who sent a request, or why that is nobody.
 func (s *Server) identify(r *http.Request) (Caller, error) {
 	p, _ := r.Context().Value(peerKey).(peer)
-	if err := checkOrigin(r, p); err != nil {
+	if err := s.checkOrigin(r, p); err != nil {
 		return Caller{}, err
 	}
-	// No keys exist: one that is sent is wrong, and must not seem to count.
-	if len(r.Header.Values("Authorization")) > 0 || len(r.Header.Values(rest.HeaderAPIKey)) > 0 {
-		return Caller{}, reason.WithHint(fmt.Errorf("%w: unknown key", rest.ErrUnauthenticated),
-			"this server has no keys yet; without one, root is let in on the Unix socket")
+	if key, given := token(r); given { // a wrong one does not count less on the socket
+		return s.keyCaller(key)
 	}
 	switch {
 	case p.known:
@@ -157,13 +174,13 @@ func (s *Server) identify(r *http.Request) (Caller, error) {
 		return Caller{}, reason.WithHint(fmt.Errorf("%w: the socket is root's", rest.ErrForbidden),
 			"run it as root, or as a member of the group that the server was given with --group")
 	}
-	return Caller{}, rest.ErrUnauthenticated
+	return Caller{}, reason.WithHint(rest.ErrUnauthenticated, "send a key as Authorization: Bearer or X-API-Key; the command line takes it from TAIBOX_API_KEY")
 }
 
 // checkOrigin keeps web pages out: of another origin, and of one that a name
 // made to resolve to us seems to be of.
-func checkOrigin(r *http.Request, p peer) error {
-	if !p.local && !ownHost(r) {
+func (s *Server) checkOrigin(r *http.Request, p peer) error {
+	if !p.local && !s.ownHost(r) {
 		return fmt.Errorf("host %.64q: %w", r.Host, rest.ErrOrigin)
 	}
 	for _, origin := range r.Header.Values("Origin") {
@@ -179,15 +196,24 @@ func checkOrigin(r *http.Request, p peer) error {
 }
 
 // ownHost reports whether the Host header names the address that the request
-// came in by.
-func ownHost(r *http.Request) bool {
+// came in by, or is a name that we were told is ours.
+func (s *Server) ownHost(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
 		return false
 	}
-	host, port, err := net.SplitHostPort(r.Host)
+	at := r.Host
+	if r.TLS != nil && local.Port == 443 || r.TLS == nil && local.Port == 80 {
+		if u := (&url.URL{Host: at}); u.Port() == "" {
+			at = net.JoinHostPort(u.Hostname(), fmt.Sprint(local.Port)) // which is not sent
+		}
+	}
+	host, port, err := net.SplitHostPort(at)
 	if err != nil || port != fmt.Sprint(local.Port) {
 		return false
+	}
+	if s.cfg.OwnName != nil && s.cfg.OwnName(host) {
+		return true
 	}
 	if strings.EqualFold(host, "localhost") {
 		return local.IP.IsLoopback()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/sandbox"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -43,18 +44,45 @@ type createBoxInput struct {
 
 func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[rest.Box], error) {
 	opts, err := s.createOptions(in)
+	if opts.Owner == "" {
+		opts.Owner = owner(ctx)
+	}
 	if denied := s.allow(ctx, VerbCreate, Object{Kind: KindBox, ID: opts.ID, Owner: opts.Owner, Node: opts.NodeID}); denied != nil {
 		return nil, denied
 	}
+	if caller, _ := ctx.Value(callerKey).(Caller); !caller.Admin && len(opts.Devices) > 0 {
+		return nil, fmt.Errorf("create box with devices of the machine: %w: only admins may", rest.ErrForbidden)
+	}
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	b, err := s.cfg.Manager.Create(ctx, opts)
+	s.metrics.created(b, began, err)
 	if err != nil {
-		return nil, err
+		return nil, s.discreet(ctx, &opts, err)
 	}
+	s.noteID(ctx, b.ID())
 	info := b.Snapshot()
 	return &output[rest.Box]{Status: http.StatusCreated, Body: boxOf(&info)}, nil
+}
+
+// discreet keeps what a failed create says of others from a caller that may
+// not know of them.
+func (s *Server) discreet(ctx context.Context, o *sandbox.CreateOptions, err error) error {
+	if caller, _ := ctx.Value(callerKey).(Caller); caller.Admin {
+		return err
+	}
+	switch {
+	case errors.Is(err, sandbox.ErrTooManyContainers):
+		return fmt.Errorf("create box: %w: yours or all there may be", sandbox.ErrTooManyContainers)
+	case errors.Is(err, sandbox.ErrAlreadyExists):
+		if b, gone := s.cfg.Manager.Get(ctx, o.ID); gone == nil && b.Owner() == o.Owner {
+			return err
+		}
+		return reason.WithHint(fmt.Errorf("create box %s: %w", o.ID, sandbox.ErrAlreadyExists), "choose another id")
+	}
+	return err
 }
 
 // createOptions fills in the server's defaults.
@@ -65,7 +93,7 @@ func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error
 		Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.Env, Entrypoint: r.Entrypoint, NoStart: r.NoStart,
 		Hostname: r.Hostname, ExtraHosts: r.ExtraHosts,
 		Isolation: taisandbox.Isolation(r.Isolation), Network: taisandbox.Network(r.Network),
-		Memory: d.Memory, CPUs: d.CPUs, Pids: r.Pids, OpenFiles: r.OpenFiles, ReadOnly: r.ReadOnly, Tmpfs: r.Tmpfs, Devices: r.Devices,
+		Memory: d.Memory, CPUs: d.CPUs, Pids: d.Pids, OpenFiles: r.OpenFiles, ReadOnly: r.ReadOnly, Tmpfs: r.Tmpfs, Devices: r.Devices,
 		IdempotencyKey: in.Key,
 	}
 	if o.NodeID == "" {
@@ -80,9 +108,14 @@ func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error
 	if r.CPUs != nil {
 		o.CPUs = *r.CPUs
 	}
-	var err error
-	o.StopTimeout, err = duration("stop_timeout_ms", r.StopTimeoutMs)
-	return o, err
+	if r.Pids != nil {
+		o.Pids = *r.Pids
+	}
+	errs := []error{s.cfg.Max.check(&o), timeouts(&o, r)}
+	if r.IdleTimeoutMs == nil && (o.Policy == "" || o.Policy == sandbox.Session) {
+		o.IdleTimeout = d.IdleTimeout
+	}
+	return o, errors.Join(errs...)
 }
 
 type listBoxesInput struct {

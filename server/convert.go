@@ -20,7 +20,8 @@ func boxOf(i *sandbox.BoxInfo) rest.Box {
 		Entrypoint: list(i.Entrypoint), Cmd: list(i.Cmd), WorkDir: i.WorkDir, User: i.User,
 		ProcessCount: i.ProcessCount, RunningExecs: i.RunningExecs,
 		MemoryBytes: i.Memory, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: list(i.Devices),
-		StopTimeoutMs: i.StopTimeout.Milliseconds(), Phases: make([]rest.Phase, 0, len(i.Phases)),
+		IdleTimeoutMs: i.IdleTimeout.Milliseconds(), MaxLifetimeMs: i.MaxLifetime.Milliseconds(),
+		StopTimeoutMs: i.StopTimeout.Milliseconds(), Busy: list(i.Busy), Phases: make([]rest.Phase, 0, len(i.Phases)),
 	}
 	if b.Labels == nil {
 		b.Labels = map[string]string{}

@@ -26,13 +26,19 @@ const retryAfter = "1"
 type bodyError struct {
 	Body   rest.Error `json:"error"`
 	status int
+	header http.Header // beside what the status asks for
 }
 
 func (e *bodyError) Error() string  { return e.Body.Message }
 func (e *bodyError) GetStatus() int { return e.status }
 func (e *bodyError) GetHeaders() http.Header {
-	if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
+	switch {
+	case e.header != nil:
+		return e.header
+	case e.status == http.StatusTooManyRequests, e.status == http.StatusServiceUnavailable:
 		return http.Header{"Retry-After": {retryAfter}}
+	case e.status == http.StatusUnauthorized:
+		return http.Header{"Www-Authenticate": {"Bearer"}}
 	}
 	return nil
 }
@@ -40,8 +46,12 @@ func (e *bodyError) GetHeaders() http.Header {
 // fail makes the answer of a handler's error, and logs what is for us. It is
 // the one place where that happens.
 func (s *Server) fail(ctx context.Context, err error) *bodyError {
-	if cause := context.Cause(ctx); cause != nil && errors.Is(cause, rest.ErrStopping) {
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+	case errors.Is(cause, rest.ErrStopping):
 		err = fmt.Errorf("%w: %w", rest.ErrStopping, err)
+	case errors.Is(cause, rest.ErrUnauthenticated): // its key ended meanwhile
+		err = cause
 	}
 	e := newBodyError(ctx, err)
 	if e.status >= http.StatusInternalServerError && !e.Body.Retryable {
@@ -62,6 +72,10 @@ func newBodyError(ctx context.Context, err error) *bodyError {
 	if e.Body.Code == "" {
 		e.Body.Code = codeOf(e.status)
 	}
+	if r, ok := errors.AsType[*rateError](err); ok {
+		e.header = r.header()
+	}
+	noteOf(ctx).failed(e.Body.Code)
 	if e.status == http.StatusInternalServerError {
 		e.Body.Message, e.Body.Details = publicText(err), map[string]any{}
 	}

@@ -28,7 +28,7 @@ func FuzzRequest(f *testing.F) {
 	w.runReq("b1", rest.ExecRequest{ID: "e1", Cmd: []string{"true"}})
 	f.Fuzz(func(t *testing.T, method, path, body string) {
 		u, err := url.Parse("http://taibox" + path)
-		if err != nil || u.Host != "taibox" || strings.HasSuffix(u.Path, "/wait") {
+		if err != nil || u.Host != "taibox" || strings.HasSuffix(u.Path, "/wait") || u.Path == "/v1/events" { // these have no end
 			t.Skip()
 		}
 		if strings.HasSuffix(u.Path, "/exec") && !strings.Contains(body, "timeout_ms") {

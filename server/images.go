@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/taibox/taibox/api/rest"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 func (s *Server) imageRoutes() {
@@ -16,6 +17,11 @@ func (s *Server) imageRoutes() {
 	handle(s, http.MethodDelete, "/v1/images/{ref}", "Remove an image", s.removeImage)
 	s.raw(http.MethodPost, "/v1/images/load", "Load the archive that is the body (application/x-tar, OCI or Docker, plain or compressed)",
 		[]string{"name", "node"}, s.loadImage)
+	s.raw(http.MethodPost, "/v1/images/pull", "Pull the image that the body (PullImage, as application/json) names; the answer is one PullEvent a line, the last of which says how it ended",
+		nil, s.pullImage)
+	s.raw(http.MethodPost, "/v1/images/save", "Save the images that the body (SaveImages, as application/json) names, as an OCI archive", nil, s.saveImages)
+	handle(s, http.MethodPost, "/v1/images/prune", "Remove images that no box is made of", s.pruneImages)
+	handle(s, http.MethodPost, "/v1/sandboxes/{id}/commit", "Make an image of a box", s.commitBox)
 }
 
 type imagesInput struct {
@@ -66,6 +72,57 @@ func (s *Server) removeImage(ctx context.Context, in *imagePath) (*nothing, erro
 		return nil, err
 	}
 	return nil, images.RemoveImage(ctx, in.Ref)
+}
+
+type pruneInput struct {
+	Body rest.PruneImages
+}
+
+func (s *Server) pruneImages(ctx context.Context, in *pruneInput) (*output[rest.ImageList], error) {
+	if err := s.allow(ctx, VerbRemove, Object{Kind: KindImage, Node: in.Body.NodeID}); err != nil {
+		return nil, err
+	}
+	images, err := s.images(in.Body.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	removed, err := images.Prune(ctx, in.Body.All)
+	if err != nil {
+		return nil, err
+	}
+	return ok(imagesOf(removed)), nil
+}
+
+type commitInput struct {
+	ID   string `path:"id"`
+	Body rest.CommitBox
+}
+
+func (s *Server) commitBox(ctx context.Context, in *commitInput) (*output[rest.Image], error) {
+	b, err := s.box(ctx, VerbExec, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.allow(ctx, VerbCreate, Object{Kind: KindImage, ID: in.Body.Image, Node: b.NodeID()}); err != nil {
+		return nil, err
+	}
+	images, err := s.cfg.Manager.Images(b.NodeID())
+	if err != nil {
+		return nil, err
+	}
+	release, err := b.Lease(commitLease) // it is not to go for being idle under our hands
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	info, err := images.Commit(ctx, b.ID(), in.Body.Image, taisandbox.ImageChange{
+		Entrypoint: in.Body.Entrypoint, Cmd: in.Body.Cmd, Env: in.Body.Env,
+		WorkDir: in.Body.WorkDir, User: in.Body.User, Labels: in.Body.Labels,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &output[rest.Image]{Status: http.StatusCreated, Body: imageOf(&info)}, nil
 }
 
 // archiveTypes are the types of a body that is an archive. None of them can be

@@ -21,9 +21,10 @@ func (s *Server) edge(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := requestID(r)
-		ctx := context.WithValue(r.Context(), requestIDKey, id)
+		n := &note{}
+		ctx := context.WithValue(context.WithValue(r.Context(), requestIDKey, id), noteKey, n)
 		r = r.WithContext(ctx)
-		rec := &recorder{ResponseWriter: w}
+		rec := &recorder{ResponseWriter: w, began: func(status int) { s.audit(r, n, status) }}
 		h := w.Header()
 		h.Set(rest.HeaderRequestID, id)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -37,6 +38,10 @@ func (s *Server) edge(next http.Handler) http.Handler {
 					p = nil
 				}
 			}
+			if p == nil {
+				rec.begin(http.StatusOK) // what net/http sends if nobody says more
+			}
+			s.metrics.request(rec.route, rec.status)
 			s.log.LogAttrs(ctx, slog.LevelDebug, "request",
 				slog.String("request_id", id), slog.String("method", r.Method), slog.String("path", r.URL.Path),
 				slog.Int("status", rec.status), slog.Duration("dur", time.Since(start)))
@@ -72,20 +77,25 @@ func requestID(r *http.Request) string {
 type recorder struct {
 	http.ResponseWriter
 	status int
+	route  string // the pattern that it is for
+	began  func(status int)
 }
 
 func (r *recorder) WriteHeader(status int) {
-	if r.status == 0 {
-		r.status = status
-	}
+	r.begin(status)
 	r.ResponseWriter.WriteHeader(status)
 }
 
 func (r *recorder) Write(p []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
-	}
+	r.begin(http.StatusOK)
 	return r.ResponseWriter.Write(p)
+}
+
+func (r *recorder) begin(status int) {
+	if r.status == 0 {
+		r.status = status
+		r.began(status)
+	}
 }
 
 // Unwrap is for [http.ResponseController].
@@ -95,7 +105,15 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	caller, err := s.identify(r)
 	if err == nil {
-		r = r.WithContext(context.WithValue(r.Context(), callerKey, caller))
+		noteOf(r.Context()).admitted(&caller)
+		if caller.Key {
+			err = s.rates.take(caller.Name)
+		}
+	}
+	if err == nil {
+		ctx, release := caller.while(context.WithValue(r.Context(), callerKey, caller))
+		defer release()
+		r = r.WithContext(ctx)
 		err = s.route(w, r)
 	}
 	if err != nil {
@@ -109,6 +127,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) error {
 	}
 	h, pattern := s.mux.Handler(r)
 	if pattern != "" {
+		if rec, ok := w.(*recorder); ok {
+			rec.route = pattern
+		}
 		s.mux.ServeHTTP(w, r)
 		return nil
 	}

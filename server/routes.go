@@ -38,7 +38,10 @@ func (s *Server) routes() {
 	s.serverRoutes()
 	s.boxRoutes()
 	s.execRoutes()
+	s.fileRoutes()
 	s.imageRoutes()
+	s.keyRoutes()
+	s.lookRoutes()
 }
 
 // schemaName names the schemas after the types of api/rest.
@@ -176,7 +179,7 @@ func (s *Server) version(ctx context.Context, _ *nothing) (*output[rest.Version]
 	}
 	return ok(rest.Version{
 		Version: s.cfg.Version, Commit: s.cfg.Commit, PID: os.Getpid(),
-		DataDir: s.cfg.DataDir, Host: s.cfg.Host, Instance: s.cfg.Instance,
+		DataDir: s.cfg.DataDir, Host: s.cfg.Host, Listen: s.cfg.Listen, Instance: s.cfg.Instance,
 	}), nil
 }
 

@@ -212,6 +212,9 @@ func TestPanicIsCaught(t *testing.T) {
 	for _, route := range fullAPI {
 		method, path, body, header := request(t, route)
 		status, _, answer := w.call(method, path, body, header...)
+		if method == http.MethodHead && status == http.StatusInternalServerError {
+			continue // its answer has no body
+		}
 		if status != http.StatusInternalServerError || failure(t, answer).Code != "INTERNAL" || strings.Contains(answer, "boom") {
 			t.Errorf("%s: %d %s", route, status, answer)
 		}

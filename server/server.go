@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/audit"
+	"github.com/taibox/taibox/internal/keystore"
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -26,10 +29,23 @@ type Config struct {
 	Commit   string
 	DataDir  string
 	Host     string // what clients are told to connect to
+	Listen   string // address over TCP, if there is one
 	Instance string
 
 	Defaults   Defaults
-	Authorizer Authorizer // default AdminOnly
+	Max        Limits     // what a request may ask for
+	Authorizer Authorizer // default [Border]
+
+	Keys  *keystore.Store // default one in memory
+	Audit *audit.Log      // default none
+
+	// Requests of a key: so many a second, and so many at once. 0 = no limit.
+	Rate  float64
+	Burst int
+
+	// OwnName says which names in a Host header are ours over TCP, beside the
+	// address itself and, on loopback, localhost.
+	OwnName func(string) bool
 
 	// SocketGroup: the Unix socket's mode lets a group in, and whoever could
 	// open it is admin. Without it only root and our own user are.
@@ -44,6 +60,9 @@ type Defaults struct {
 	Image  string  // default hostfs
 	Memory int64   // bytes; 0 = no limit
 	CPUs   float64 // 0 = no limit
+	Pids   int64   // 0 = no limit
+
+	IdleTimeout time.Duration // of session boxes; 0 = none
 }
 
 // Validate reports all problems, joined.
@@ -52,8 +71,11 @@ func (c *Config) Validate() error {
 	if c.Manager == nil {
 		errs = append(errs, fmt.Errorf("%w: a manager is required", taisandbox.ErrInvalidSpec))
 	}
-	if c.Defaults.Memory < 0 || c.Defaults.CPUs < 0 {
-		errs = append(errs, fmt.Errorf("%w: default limits cannot be negative", taisandbox.ErrInvalidSpec))
+	if c.Defaults.Memory < 0 || c.Defaults.CPUs < 0 || c.Defaults.Pids < 0 || c.Defaults.IdleTimeout < 0 || c.Max.Memory < 0 || c.Max.CPUs < 0 || c.Max.Pids < 0 {
+		errs = append(errs, fmt.Errorf("%w: limits and their defaults cannot be negative", taisandbox.ErrInvalidSpec))
+	}
+	if c.Rate < 0 || c.Rate > 0 && c.Burst < 1 {
+		errs = append(errs, fmt.Errorf("%w: a rate cannot be negative, and needs a burst of at least 1", taisandbox.ErrInvalidSpec))
 	}
 	return errors.Join(errs...)
 }
@@ -66,10 +88,13 @@ type Server struct {
 	api     huma.API
 	handler http.Handler
 	spec    func() ([]byte, error) // the OpenAPI document
+	rates   rates
+	auditor *auditor
 
 	stopping context.Context //nolint:containedctx // the server's own life, not a call's: ended by Run
 	stop     context.CancelCauseFunc
 	sockets  sockets
+	metrics  *metrics
 }
 
 // New returns a server. It does nothing by itself.
@@ -81,16 +106,21 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Authorizer == nil {
-		cfg.Authorizer = AdminOnly{}
+		cfg.Authorizer = Border{}
 	}
+	if cfg.Keys == nil {
+		cfg.Keys = keystore.New()
+	}
+	cfg.Max.bound(&cfg.Defaults)
 	if cfg.Defaults.Node == "" {
 		cfg.Defaults.Node = registry.Local
 	}
 	if cfg.Defaults.Image == "" {
 		cfg.Defaults.Image = taisandbox.HostFS
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger, mux: http.NewServeMux()}
+	s := &Server{cfg: cfg, log: cfg.Logger, mux: http.NewServeMux(), rates: rates{limit: rate.Limit(cfg.Rate), burst: cfg.Burst}, auditor: newAuditor(cfg.Audit)}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
+	s.metrics = newMetrics(s)
 	s.routes()
 	s.handler = s.edge(http.HandlerFunc(s.serve))
 	return s, nil
@@ -99,10 +129,15 @@ func New(cfg Config) (*Server, error) {
 // Handler returns the API. See [Server.ConnContext].
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Run serves ln until ctx ends, and closes it. It may be called once.
-func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+// Run serves ln, and more, until ctx ends, and closes them. It may be called
+// once.
+func (s *Server) Run(ctx context.Context, ln net.Listener, more ...net.Listener) error {
 	base, end := context.WithCancelCause(context.Background())
 	defer end(nil)
+	var counting sync.WaitGroup
+	defer counting.Wait()
+	defer s.stop(rest.ErrStopping)
+	counting.Go(func() { s.metrics.count(s.stopping, s.cfg.Manager) })
 	hs := &http.Server{
 		Handler:           s.handler,
 		BaseContext:       func(net.Listener) context.Context { return base },
@@ -112,21 +147,31 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	served := make(chan error, 1)
-	go func() { served <- hs.Serve(ln) }()
+	all := append([]net.Listener{ln}, more...)
+	served := make(chan error, len(all))
+	for _, ln := range all {
+		go func() {
+			err := hs.Serve(ln)
+			if !errors.Is(err, http.ErrServerClosed) {
+				err = fmt.Errorf("serve %s: %w", ln.Addr(), err)
+			}
+			served <- err
+		}()
+	}
+	left := len(all)
+	var first error
 	select {
-	case err := <-served:
-		s.stop(rest.ErrStopping)
-		end(rest.ErrStopping)
-		s.sockets.wait()
-		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	case first = <-served: // the others do not go on alone
+		left--
 	case <-ctx.Done():
 	}
 	s.shutdown(hs, end)
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	for range left {
+		if err := <-served; first == nil && !errors.Is(err, http.ErrServerClosed) {
+			first = err
+		}
 	}
-	return nil
+	return first
 }
 
 // shutdown answers what is under way and closes everything.
@@ -165,6 +210,13 @@ func (k *sockets) enter() bool {
 		k.n++
 	}
 	return !k.closed
+}
+
+// open returns how many there are.
+func (k *sockets) open() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.n
 }
 
 func (k *sockets) leave() {

@@ -93,6 +93,7 @@ func (x *session) run(ctx context.Context) {
 	defer cancel(nil)
 	unhook := context.AfterFunc(x.s.stopping, func() { x.finish(restart) })
 	defer unhook()
+	defer x.withKey(ctx)()
 
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -122,6 +123,17 @@ func (x *session) run(ctx context.Context) {
 	}
 	close(done)
 	wg.Wait()
+}
+
+// withKey ends the session, as if the client had gone, when its key no longer
+// counts. The returned function lifts that.
+func (x *session) withKey(ctx context.Context) (lift func()) {
+	stop := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, rest.ErrUnauthenticated) {
+			x.finish(ending{err: cause, code: rest.CloseFailed, text: rest.ErrUnauthenticated.Msg, hangup: true})
+		}
+	})
+	return func() { stop() }
 }
 
 // guard keeps a panic from ending the process.

@@ -11,6 +11,7 @@ const (
 	idleTimeout   = 2 * time.Minute  // between requests
 	startTimeout  = 30 * time.Second // for the first frame of an exec
 	signalTimeout = 10 * time.Second // for a signal by frame
+	commitLease   = 24 * time.Hour   // a commit keeps its box busy
 
 	closeTimeout = 2 * time.Second // for a WebSocket to take its last frames
 

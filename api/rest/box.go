@@ -23,13 +23,15 @@ type CreateBox struct {
 	Network     string   `json:"network,omitempty" doc:"internet (default) or none"`
 	MemoryBytes *int64   `json:"memory_bytes,omitempty" doc:"0 means no limit; the server's default if absent"`
 	CPUs        *float64 `json:"cpus,omitempty" doc:"0 means no limit; the server's default if absent"`
-	Pids        int64    `json:"pids,omitempty" doc:"0 means no limit"`
+	Pids        *int64   `json:"pids,omitempty" doc:"0 means no limit; the server's default if absent"`
 	OpenFiles   uint64   `json:"open_files,omitempty"`
 	ReadOnly    bool     `json:"read_only,omitempty"`
 	Tmpfs       []string `json:"tmpfs,omitempty" doc:"path[:size=bytes]"`
 	Devices     []string `json:"devices,omitempty" doc:"CDI names"`
 
-	StopTimeoutMs int64 `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop; default 2000"`
+	IdleTimeoutMs *int64 `json:"idle_timeout_ms,omitempty" doc:"How long a session or longrunning box may be idle; 0 means for ever; the server's default for a session box if absent"`
+	MaxLifetimeMs int64  `json:"max_lifetime_ms,omitempty" doc:"How long after its creation a box is removed, unless it is persistent; 0 means never"`
+	StopTimeoutMs int64  `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop; default 2000"`
 
 	// IdempotencyKey travels as a header: a create that is repeated with the
 	// same key and the same body is the same box.
@@ -73,7 +75,10 @@ type Box struct {
 	ReadOnly    bool     `json:"read_only"`
 	Devices     []string `json:"devices"`
 
-	StopTimeoutMs int64 `json:"stop_timeout_ms"`
+	IdleTimeoutMs int64    `json:"idle_timeout_ms" doc:"0 means none"`
+	MaxLifetimeMs int64    `json:"max_lifetime_ms" doc:"0 means none"`
+	StopTimeoutMs int64    `json:"stop_timeout_ms"`
+	Busy          []string `json:"busy" doc:"What keeps the box from being idle: exec ID, stream of exec ID, heartbeat, lease, or a call under way"`
 
 	Phases []Phase `json:"phases" doc:"Where the time of the create went"`
 }

@@ -48,6 +48,10 @@ var (
 	ErrUnauthenticated = &reason.Error{Reason: "UNAUTHENTICATED", Msg: "no valid credential", Class: errdefs.ErrUnauthenticated}
 	// ErrForbidden reports a caller that may not do this.
 	ErrForbidden = &reason.Error{Reason: "FORBIDDEN", Msg: "not allowed", Class: errdefs.ErrPermissionDenied}
+	// ErrKeyNotFound reports an API key that does not exist.
+	ErrKeyNotFound = &reason.Error{Reason: "KEY_NOT_FOUND", Msg: "key not found", Class: errdefs.ErrNotFound}
+	// ErrRate reports a caller that sends more requests than it may.
+	ErrRate = &reason.Error{Reason: "RATE_LIMITED", Msg: "too many requests", Class: errdefs.ErrResourceExhausted}
 	// ErrOrigin reports a request that a web page of another origin sent.
 	ErrOrigin = &reason.Error{Reason: "ORIGIN", Msg: "unknown host or origin", Class: errdefs.ErrPermissionDenied}
 	// ErrStopping reports a server that is going down. Boxes and execs go on.
@@ -64,7 +68,7 @@ var (
 // Reasons lists every sentinel of this package, for a [reason.Table].
 func Reasons() []*reason.Error {
 	return []*reason.Error{
-		ErrRequest, ErrTooLarge, ErrMediaType, ErrNoRoute, ErrMethod, ErrUnauthenticated, ErrForbidden, ErrOrigin,
+		ErrRequest, ErrTooLarge, ErrMediaType, ErrNoRoute, ErrMethod, ErrUnauthenticated, ErrForbidden, ErrKeyNotFound, ErrRate, ErrOrigin,
 		ErrStopping, ErrUnreachable, ErrInputLost, ErrInternal,
 	}
 }

@@ -7,6 +7,7 @@ type Version struct {
 	PID      int    `json:"pid"`
 	DataDir  string `json:"data_dir"`
 	Host     string `json:"host" doc:"The address that the server listens on"`
+	Listen   string `json:"listen" doc:"The address of the API over TCP, empty where there is none"`
 	Instance string `json:"instance" doc:"In the name of everything that the server makes on its machine"`
 }
 

@@ -36,6 +36,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/audit"
+	"github.com/taibox/taibox/internal/keystore"
 	"github.com/taibox/taibox/internal/lifecycle"
 	"github.com/taibox/taibox/node"
 	"github.com/taibox/taibox/sandbox"
@@ -56,8 +58,14 @@ type Config struct {
 	Driver  node.OpenDriver // required
 	Runtime string          // the driver's name
 
-	MaxBoxes int // 0 = no limit
-	Defaults server.Defaults
+	TCP   TCP     // where else the API is served; with keys only
+	Rate  float64 // requests of a key a second; 0 = no limit
+	Burst int     // and at once
+
+	MaxBoxes                             int // 0 = no limit
+	MaxPerOwner, MaxPerImage, MaxPerNode int // likewise
+	Defaults                             server.Defaults
+	Max                                  server.Limits // of one box
 
 	Version, Commit string
 	Logger          *slog.Logger // required
@@ -96,17 +104,40 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	undo.Push(func(context.Context) error { return m.Close() })
+	tcp, err := listenTCP(&cfg.TCP, n.DataDir())
+	if err != nil {
+		return err
+	}
+	if tcp != nil {
+		undo.Push(func(context.Context) error { tcp.Close(); return nil })
+	}
+	keys, err := keystore.Open(filepath.Join(n.DataDir(), "keys"))
+	if err != nil {
+		return err
+	}
+	undo.Push(func(context.Context) error { keys.Close(); return nil })
+	auditLog, err := audit.Open(filepath.Join(n.DataDir(), "audit.log"))
+	if err != nil {
+		return err
+	}
+	undo.Push(func(context.Context) error { return auditLog.Close() })
 	who := rest.Version{
 		Version: cfg.Version, Commit: cfg.Commit, PID: os.Getpid(), DataDir: n.DataDir(),
 		Host: "unix://" + cfg.Socket, Instance: n.Instance(),
+	}
+	var ownName func(string) bool
+	var more []net.Listener
+	if tcp != nil {
+		who.Listen, ownName, more = tcp.url, tcp.ownName, []net.Listener{tcp}
 	}
 	if err := introduce(lock, who); err != nil {
 		return err
 	}
 	s, err := server.New(server.Config{
 		Manager: m, Version: who.Version, Commit: who.Commit, DataDir: who.DataDir,
-		Host: who.Host, Instance: who.Instance, Defaults: cfg.Defaults,
+		Host: who.Host, Instance: who.Instance, Defaults: cfg.Defaults, Max: cfg.Max,
 		SocketGroup: cfg.Group != "", Logger: cfg.Logger,
+		Keys: keys, Audit: auditLog, Rate: cfg.Rate, Burst: cfg.Burst, OwnName: ownName, Listen: who.Listen,
 	})
 	if err != nil {
 		return err
@@ -115,8 +146,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Logger.Info("server is up", slog.String("host", who.Host), slog.String("data_dir", who.DataDir), slog.Int("pid", who.PID))
-	err = s.Run(ctx, ln)
+	cfg.Logger.Info("server is up", slog.String("host", who.Host), slog.String("listen", who.Listen), slog.String("data_dir", who.DataDir), slog.Int("pid", who.PID))
+	err = s.Run(ctx, ln, more...)
 	cfg.Logger.Info("server ends", slog.Any("cause", context.Cause(ctx)))
 	return err
 }
@@ -127,7 +158,10 @@ func manage(ctx context.Context, cfg *Config, n *node.Node) (*sandbox.Manager, e
 	if err := n.Register(nodes); err != nil {
 		return nil, err
 	}
-	m, err := sandbox.New(sandbox.Config{Instance: n.Instance(), MaxTotal: cfg.MaxBoxes, Registry: nodes, Logger: cfg.Logger})
+	m, err := sandbox.New(sandbox.Config{
+		Instance: n.Instance(), MaxTotal: cfg.MaxBoxes, MaxPerOwner: cfg.MaxPerOwner, MaxPerImage: cfg.MaxPerImage, MaxPerNode: cfg.MaxPerNode,
+		Registry: nodes, Logger: cfg.Logger,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"go.uber.org/goleak"
 
+	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/drivers/fake"
 	"github.com/taibox/taibox/internal/client"
 	"github.com/taibox/taibox/internal/daemon"
@@ -171,5 +172,68 @@ func TestDriverFails(t *testing.T) {
 	}
 	if _, err := os.Stat(cfg.Socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a socket was left: %v", err)
+	}
+}
+
+// Over TCP with TLS a client that pins the certificate and has a key is let
+// in, and no other.
+func TestListen(t *testing.T) {
+	cfg := config(t)
+	cfg.TCP = daemon.TCP{Listen: "127.0.0.1:0", TLS: daemon.TLSOn}
+	stop := start(t, cfg)
+	socket, err := client.New("unix://" + cfg.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	v, err := socket.Version(t.Context())
+	if err != nil || !strings.HasPrefix(v.Listen, "https://127.0.0.1:") {
+		t.Fatalf("%+v %v", v, err)
+	}
+	key, err := socket.CreateKey(t.Context(), rest.CreateKey{Admin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pem, err := os.ReadFile(filepath.Join(cfg.DataDir, "tls", "cert.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		opts []client.Option
+		want error
+	}{
+		"pinned": {[]client.Option{client.WithRootCAs(pem), client.WithAPIKey(key.Secret)}, nil},
+		"no-key": {[]client.Option{client.WithRootCAs(pem)}, rest.ErrUnauthenticated},
+		"no-pin": {[]client.Option{client.WithAPIKey(key.Secret)}, rest.ErrUnreachable},
+	} {
+		remote, err := client.New(v.Listen, c.opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := remote.Version(t.Context()); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		remote.Close()
+	}
+	if _, err := client.New(v.Listen, client.WithRootCAs([]byte("no PEM"))); err == nil {
+		t.Error("no certificate was taken for one")
+	}
+
+	// Keys outlive the server.
+	stop()
+	cfg.TCP = daemon.TCP{}
+	start(t, cfg)
+	again, err := client.New("unix://"+cfg.Socket, client.WithAPIKey(key.Secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if keys, err := again.ListKeys(t.Context()); err != nil || len(keys) != 1 || keys[0].ID != key.ID {
+		t.Errorf("%+v %v", keys, err)
+	}
+	for _, f := range []string{"keys", "audit.log"} {
+		if info, err := os.Stat(filepath.Join(cfg.DataDir, f)); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v", f, err)
+		}
 	}
 }

@@ -1,0 +1,131 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/taibox/taibox/internal/audit"
+)
+
+// note gathers what the audit log says of a request.
+type note struct {
+	mu      sync.Mutex
+	caller  *Caller // nil: nobody was let in
+	verb    Verb
+	object  Object
+	denied  bool
+	code    string // of the failure
+	written bool
+}
+
+func noteOf(ctx context.Context) *note {
+	n, _ := ctx.Value(noteKey).(*note)
+	if n == nil {
+		n = &note{} // a request that did not come by the edge
+	}
+	return n
+}
+
+// asked notes what the authoriser was asked first, and whether it ever
+// refused.
+func (n *note) asked(verb Verb, object Object, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.verb == "" {
+		n.verb, n.object, n.denied = verb, object, err != nil
+	}
+}
+
+func (n *note) admitted(c *Caller) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.caller = c
+}
+
+func (n *note) failed(code string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.code = code
+}
+
+// noteID notes the id of what was made.
+func (*Server) noteID(ctx context.Context, id string) {
+	n := noteOf(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.object.ID = id
+}
+
+// auditor writes the audit log.
+type auditor struct {
+	log *audit.Log // nil: none is kept
+
+	// Who is nobody could fill the log; of them only so many are noted.
+	strangers *rate.Limiter
+	mu        sync.Mutex
+	skipped   int
+}
+
+func newAuditor(log *audit.Log) *auditor {
+	return &auditor{log: log, strangers: rate.NewLimiter(1, 20)}
+}
+
+// audit writes a request down, once, as soon as its result is known: what
+// changes something, and what was refused.
+func (s *Server) audit(r *http.Request, n *note, status int) {
+	a := s.auditor
+	if a.log == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	reads := n.verb == VerbGet || n.verb == VerbList || n.verb == ""
+	refused := n.denied || n.verb == "" && (status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests)
+	if n.written || reads && !refused {
+		return
+	}
+	n.written = true
+	id, _ := r.Context().Value(requestIDKey).(string)
+	e := audit.Entry{
+		Time: time.Now().UTC(), RequestID: id, Verb: string(n.verb), Status: status, Result: "ok",
+		Object: audit.Object{Kind: string(n.object.Kind), ID: n.object.ID, Owner: n.object.Owner, Node: n.object.Node},
+	}
+	p, _ := r.Context().Value(peerKey).(peer)
+	if p.cred != nil {
+		uid := int(p.cred.Uid)
+		e.Caller.UID, e.Caller.PID = &uid, int(p.cred.Pid)
+	}
+	if !p.local {
+		e.Caller.Remote = r.RemoteAddr
+	}
+	if n.caller != nil {
+		e.Caller.Key, e.Caller.Owner, e.Caller.Admin = n.caller.Name, n.caller.Owner, n.caller.Admin
+	} else if !a.admit(&e) {
+		return
+	}
+	if status >= http.StatusBadRequest {
+		if e.Result = n.code; e.Result == "" {
+			e.Result = codeOf(status)
+		}
+	}
+	if err := a.log.Write(&e); err != nil {
+		s.log.LogAttrs(r.Context(), slog.LevelError, "audit log is not complete", slog.String("request_id", id), slog.Any("err", err))
+	}
+}
+
+// admit notes a stranger, or counts it for the next one that is noted.
+func (a *auditor) admit(e *audit.Entry) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.strangers.Allow() {
+		a.skipped++
+		return false
+	}
+	e.Skipped, a.skipped = a.skipped, 0
+	return true
+}

@@ -1,0 +1,73 @@
+package server_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/sandbox"
+	"github.com/taibox/taibox/server"
+)
+
+// What is beyond the limits is refused by name; defaults stay within them.
+func TestLimits(t *testing.T) {
+	w := newWorldWith(t, func(c *server.Config) {
+		c.Defaults = server.Defaults{Memory: 2 << 30, Pids: 10}
+		c.Max = server.Limits{Memory: 1 << 30, CPUs: 2, Pids: 50}
+	})
+	b, err := w.CreateBox(w.ctx, rest.CreateBox{ID: "b1"})
+	if err != nil || b.MemoryBytes != 1<<30 || b.CPUs != 2 || b.Pids != 10 {
+		t.Errorf("got %d, %v, %d, %v", b.MemoryBytes, b.CPUs, b.Pids, err)
+	}
+	for _, c := range []struct{ body, names string }{
+		{`{"memory_bytes":1073741825}`, "memory_bytes"},
+		{`{"memory_bytes":0}`, "memory_bytes"},
+		{`{"cpus":2.5}`, "cpus"},
+		{`{"pids":51,"cpus":0}`, "cpus pids"},
+	} {
+		status, _, body := w.call(http.MethodPost, "/v1/sandboxes", c.body)
+		e := failure(t, body)
+		if status != http.StatusBadRequest || e.Code != "INVALID_SPEC" {
+			t.Errorf("%s: %d %s", c.body, status, e.Code)
+		}
+		for name := range strings.FieldsSeq(c.names) {
+			if !strings.Contains(e.Message, name) {
+				t.Errorf("%s: %s", c.body, e.Message)
+			}
+		}
+	}
+}
+
+// The default idle timeout is for sessions that say nothing of it.
+func TestTimeouts(t *testing.T) {
+	w := newWorldWith(t, func(c *server.Config) { c.Defaults.IdleTimeout = 30 * time.Minute })
+	ms := func(n int64) *int64 { return &n }
+	for _, c := range []struct {
+		req  rest.CreateBox
+		idle int64
+	}{
+		{rest.CreateBox{}, 1_800_000},
+		{rest.CreateBox{Policy: "session"}, 1_800_000},
+		{rest.CreateBox{Policy: "session", IdleTimeoutMs: ms(0)}, 0},
+		{rest.CreateBox{IdleTimeoutMs: ms(5000), MaxLifetimeMs: 60_000}, 5000},
+		{rest.CreateBox{Policy: "longrunning"}, 0},
+		{rest.CreateBox{Policy: "longrunning", IdleTimeoutMs: ms(5000)}, 5000},
+		{rest.CreateBox{Policy: "persistent"}, 0},
+	} {
+		b, err := w.CreateBox(w.ctx, c.req)
+		if err != nil || b.IdleTimeoutMs != c.idle || b.MaxLifetimeMs != c.req.MaxLifetimeMs || b.Busy == nil {
+			t.Errorf("%+v: %+v, %v", c.req, b, err)
+		}
+	}
+	for _, body := range []string{`{"idle_timeout_ms":-1}`, `{"max_lifetime_ms":-1}`} {
+		status, _, answer := w.call(http.MethodPost, "/v1/sandboxes", body)
+		if e := failure(t, answer); status != http.StatusBadRequest || e.Code != "INVALID_SPEC" {
+			t.Errorf("%s: %d %s", body, status, e.Code)
+		}
+	}
+	if _, err := server.New(server.Config{Manager: &sandbox.Manager{}, Max: server.Limits{Pids: -1}}); err == nil {
+		t.Error("a negative limit was taken")
+	}
+}
