@@ -17,6 +17,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/taibox/taibox/drivers/oci"
+	"github.com/taibox/taibox/drivers/oci/image"
 	"github.com/taibox/taibox/internal/bench"
 	"github.com/taibox/taibox/internal/bench/dockerapi"
 	"github.com/taibox/taibox/internal/cli"
@@ -43,6 +44,14 @@ func main() {
 	os.Exit(cli.Main(context.Background(), env, os.Args[1:]))
 }
 
+func registries(in map[string]cli.Registry) map[string]image.Registry {
+	out := map[string]image.Registry{}
+	for host, r := range in {
+		out[host] = image.Registry(r)
+	}
+	return out
+}
+
 // serve runs a server with the embedded driver.
 func serve(ctx context.Context, o cli.ServeOptions) error {
 	log, err := newLogger(o.Log)
@@ -56,17 +65,22 @@ func serve(ctx context.Context, o cli.ServeOptions) error {
 	}
 	return daemon.Run(ctx, daemon.Config{
 		Socket: o.Socket, DataDir: o.DataDir, Group: o.Group, MaxBoxes: o.Max, Runtime: "oci",
+		TCP:  daemon.TCP{Listen: o.Listen, TLS: o.TLS, Cert: o.TLSCert, Key: o.TLSKey, Names: o.TLSNames},
+		Rate: o.Rate, Burst: o.Burst,
 		Driver: func(ctx context.Context, cfg node.DriverConfig) (taisandbox.Sandbox, taisandbox.Image, error) {
 			d, err := oci.Open(ctx, oci.Config{
 				DataDir: cfg.DataDir, Instance: cfg.Instance, RuncPath: o.RuncPath, BridgePath: o.BridgePath, Logger: cfg.Logger,
+				Registries: registries(o.Registries),
 			})
 			if err != nil {
 				return nil, nil, err
 			}
 			return d, d, nil
 		},
-		Defaults: server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs},
-		Version:  o.Version, Commit: o.Commit, Logger: log,
+		Defaults:    server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs, Pids: o.Pids, IdleTimeout: o.IdleTimeout},
+		Max:         server.Limits{Memory: o.MaxMemory, CPUs: o.MaxCPUs, Pids: o.MaxPids},
+		MaxPerOwner: o.MaxPerOwner, MaxPerImage: o.MaxPerImage, MaxPerNode: o.MaxPerNode,
+		Version: o.Version, Commit: o.Commit, Logger: log,
 	})
 }
 

@@ -45,7 +45,7 @@ runs in the box from now on; logs shows its output. Prints the box's ID.`,
 			if err != nil {
 				return err
 			}
-			box, err := c.CreateBox(cmd.Context(), req)
+			box, err := env.createBox(cmd.Context(), c, req, &flags, out.quiet || out.json())
 			if err != nil {
 				return err
 			}
@@ -294,6 +294,10 @@ func describe(b rest.Box) *fields {
 	if b.OOMKills > 0 {
 		f.add("Out of memory", fmt.Sprintf("%d killed", b.OOMKills))
 	}
+	f.add("Busy", strings.Join(b.Busy, ", "))
+	f.add("Idle timeout", limit(b.IdleTimeoutMs > 0, ms(b.IdleTimeoutMs).String()))
+	f.add("Max lifetime", limit(b.MaxLifetimeMs > 0, ms(b.MaxLifetimeMs).String()))
+	f.add("Stop timeout", ms(b.StopTimeoutMs).String())
 	f.add("Created", formatTime(b.CreatedAt))
 	f.add("Started", formatTime(b.StartedAt))
 	f.add("Stopped", formatTime(b.StoppedAt))
@@ -305,6 +309,8 @@ func describe(b rest.Box) *fields {
 	f.add("Phases", strings.Join(phases, ", "))
 	return f
 }
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func limit(is bool, text string) string {
 	if !is {

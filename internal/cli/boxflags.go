@@ -21,11 +21,11 @@ type boxFlags struct {
 	entrypoint         string
 	isolation, network string
 	memory, cpus       string
-	pids               int64
 	openFiles          uint64
 	readOnly           bool
 	tmpfs              []string
 	pull               string
+	maxLifetime        time.Duration
 	stopTimeout        time.Duration
 }
 
@@ -47,11 +47,13 @@ func (f *boxFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.network, "network", "", "what the box may reach, a `network`: internet or none")
 	fs.StringVar(&f.memory, "memory", "", "at most this much `memory`, e.g. 512m; 0 for no limit (default 2g)")
 	fs.StringVar(&f.cpus, "cpus", "", "at most this `number` of cores, e.g. 1.5; 0 for no limit (default 1.0)")
-	fs.Int64Var(&f.pids, "pids", 0, "at most this `number` of processes and threads")
+	fs.Int64("pids", 0, "at most this `number` of processes and threads")
 	fs.Uint64Var(&f.openFiles, "open-files", 0, "at most this `number` of open files in a process")
 	fs.BoolVar(&f.readOnly, "read-only", false, "make the root file system read-only")
 	fs.StringArrayVar(&f.tmpfs, "tmpfs", nil, "put memory at `PATH[:size=SIZE]`")
-	fs.StringVar(&f.pull, "pull", "missing", "`when` to fetch the image: missing or never")
+	fs.StringVar(&f.pull, "pull", pullMissing, "`when` to fetch the image: missing, always or never")
+	fs.Duration("idle-timeout", 0, "stop it when idle for so long; a session goes then (default 30m for session)")
+	fs.DurationVar(&f.maxLifetime, "max-lifetime", 0, "remove it after so long, busy or not, unless it is persistent")
 	fs.DurationVar(&f.stopTimeout, "stop-timeout", 0, "between TERM and KILL when the box is stopped (default 2s)")
 }
 
@@ -60,8 +62,9 @@ func (f *boxFlags) request(cmd *cobra.Command, env *Env, s *settings, image stri
 	req := rest.CreateBox{
 		ID: f.id, Owner: f.owner, NodeID: f.node, Policy: f.policy, Image: image,
 		User: f.user, WorkDir: f.workDir, Hostname: f.hostname, ExtraHosts: f.addHosts,
-		Isolation: f.isolation, Network: f.network, MemoryBytes: &s.Memory, CPUs: &s.CPUs,
-		Pids: f.pids, OpenFiles: f.openFiles, ReadOnly: f.readOnly,
+		Isolation: f.isolation, Network: f.network, MemoryBytes: given(s, "sandbox_memory", s.Memory), CPUs: given(s, "sandbox_cpu", s.CPUs),
+		Pids: given(s, "sandbox_pids", s.Pids), OpenFiles: f.openFiles, ReadOnly: f.readOnly,
+		MaxLifetimeMs:  f.maxLifetime.Milliseconds(),
 		StopTimeoutMs:  f.stopTimeout.Milliseconds(),
 		IdempotencyKey: taisandbox.NewID("cli-"),
 	}
@@ -90,20 +93,27 @@ func (f *boxFlags) request(cmd *cobra.Command, env *Env, s *settings, image stri
 		}
 		req.Tmpfs = append(req.Tmpfs, t)
 	}
+	f.idle(cmd, s, &req)
 	return req, f.check()
+}
+
+// idle fills in how long a box may be idle. What is set once for all is meant
+// for sessions.
+func (f *boxFlags) idle(cmd *cobra.Command, s *settings, req *rest.CreateBox) {
+	if cmd.Flags().Changed("idle-timeout") || req.Policy == "session" || req.Policy == "" {
+		req.IdleTimeoutMs = given(s, "sandbox_idle_timeout", s.IdleTimeout.Milliseconds())
+	}
 }
 
 // check refuses what no server could make sense of.
 func (f *boxFlags) check() error {
 	switch f.pull {
-	case "missing", "never":
-	case "always":
-		return withHint(usage("--pull always: there is no registry to pull from"), "load the image with: taibox image load -i ARCHIVE")
+	case pullMissing, pullAlways, pullNever:
 	default:
-		return usage("--pull %q: missing and never are possible", f.pull)
+		return usage("--pull %q: missing, always and never are possible", f.pull)
 	}
-	if f.pids < 0 {
-		return usage("--pids %d: it cannot be negative", f.pids)
+	if f.maxLifetime < 0 || f.maxLifetime > 0 && f.maxLifetime < time.Millisecond {
+		return usage("--max-lifetime %v: 0 (none) or at least 1ms is expected", f.maxLifetime)
 	}
 	if f.stopTimeout < 0 {
 		return usage("--stop-timeout %v: it cannot be negative", f.stopTimeout)

@@ -49,10 +49,14 @@ func (e *Env) connect(cmd *cobra.Command) (*client.Client, *settings, error) {
 // dial returns a client of the server that s names. Streams bring a server on
 // this machine back that goes away under them.
 func (e *Env) dial(s *settings) (c *client.Client, err error) {
-	c, err = e.Dial(s.Host, client.WithAPIKey(s.APIKey), client.WithRevive(func(ctx context.Context) error {
+	opts, err := s.clientOptions()
+	if err != nil {
+		return nil, err
+	}
+	c, err = e.Dial(s.Host, append(opts, client.WithRevive(func(ctx context.Context) error {
 		_, err := e.version(ctx, c, s)
 		return err
-	}))
+	}))...)
 	return c, err
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/internal/reason"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 // Exit codes of failures.
@@ -46,6 +47,9 @@ func exitCode(verb string, err error) int {
 		return exitSignalBase + int(sig.sig)
 	case passesCode[verb]:
 		return exitOurs
+	}
+	if errors.Is(err, taisandbox.ErrRegistryNotFound) {
+		return exitFailed // 3 is for what this machine does not have
 	}
 	switch errdefs.Resolve(err) {
 	case errdefs.ErrInvalidArgument, errdefs.ErrOutOfRange:

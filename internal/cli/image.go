@@ -18,7 +18,7 @@ import (
 func newImage(env *Env) *cobra.Command {
 	cmd := group("image", "Look after the images that boxes are made of")
 	cmd.GroupID = groupImage
-	cmd.AddCommand(newImageLs(env), newImageLoad(env), newImageRm(env), newImageInspect(env))
+	cmd.AddCommand(newImageLs(env), newImagePull(env), newImageLoad(env), newImageSave(env), newImageRm(env), newImagePrune(env), newImageInspect(env))
 	return cmd
 }
 

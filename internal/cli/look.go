@@ -1,78 +1,14 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/probe"
-	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
-
-// boxStats is a measurement with the box that it is of.
-type boxStats struct {
-	ID string `json:"id"`
-	rest.Stats
-}
-
-func newStats(env *Env) *cobra.Command {
-	var out format
-	cmd := &cobra.Command{
-		Use:     "stats [flags] [BOX]",
-		GroupID: groupLook,
-		Short:   "Measure a box, or all that run",
-		Args:    wantArgs("[BOX]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, _, err := env.connect(cmd)
-			if err != nil {
-				return err
-			}
-			var all []boxStats
-			if len(args) == 1 {
-				st, err := c.Stats(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				if out.json() {
-					return printJSON(env.Out, boxStats{args[0], st})
-				}
-				all = append(all, boxStats{args[0], st})
-			} else {
-				boxes, err := c.ListBoxes(cmd.Context(), rest.ListBoxes{Status: string(taisandbox.StateRunning)})
-				if err != nil {
-					return err
-				}
-				for _, b := range boxes {
-					st, err := c.Stats(cmd.Context(), b.ID)
-					if errors.Is(err, taisandbox.ErrNotFound) || errors.Is(err, taisandbox.ErrNotRunning) {
-						continue // it went meanwhile
-					}
-					if err != nil {
-						return err
-					}
-					all = append(all, boxStats{b.ID, st})
-				}
-				if out.json() {
-					return printList(env.Out, all)
-				}
-			}
-			t := newTable("ID", "CPU", "MEMORY", "PEAK", "LIMIT", "PIDS", "READ", "WRITTEN", "RECEIVED", "SENT")
-			for _, s := range all {
-				cpu := time.Duration(s.CPUMs * float64(time.Millisecond)).Round(time.Millisecond)
-				t.add(s.ID, cpu.String(), formatSize(s.MemoryBytes), formatSize(s.MemoryPeakBytes),
-					limit(s.MemoryLimitBytes > 0, formatSize(s.MemoryLimitBytes)), fmt.Sprint(s.Pids),
-					formatSize(s.ReadBytes), formatSize(s.WriteBytes), formatSize(s.NetRxBytes), formatSize(s.NetTxBytes))
-			}
-			return t.print(env.Out)
-		},
-	}
-	out.addOutput(cmd)
-	return cmd
-}
 
 func newPort(env *Env) *cobra.Command {
 	var out format

@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,15 +78,21 @@ func serverEnvironment() Env {
 	env.Serve = func(ctx context.Context, o ServeOptions) error {
 		return daemon.Run(ctx, daemon.Config{
 			Socket: o.Socket, DataDir: o.DataDir, Group: o.Group, MaxBoxes: o.Max, Runtime: "fake",
+			TCP:  daemon.TCP{Listen: o.Listen, TLS: o.TLS, Cert: o.TLSCert, Key: o.TLSKey, Names: o.TLSNames},
+			Rate: o.Rate, Burst: o.Burst,
 			Driver: func(ctx context.Context, cfg node.DriverConfig) (taisandbox.Sandbox, taisandbox.Image, error) {
 				if msg, err := os.ReadFile(filepath.Join(o.DataDir, "fail")); err == nil {
 					return nil, nil, errors.New(string(msg))
 				}
-				d, err := fake.Open(ctx, cfg.DataDir)
+				d, err := fake.Open(ctx, cfg.DataDir, fake.WithRegistry(map[string]taisandbox.ImageConfig{
+					"example.test/pull:1": {Cmd: []string{"echo", "pulled"}}, "short:latest": {Cmd: []string{"echo", "hub"}},
+				}))
 				return d, d, err
 			},
-			Defaults: server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs},
-			Version:  o.Version, Commit: o.Commit, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+			Defaults:    server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs, Pids: o.Pids, IdleTimeout: o.IdleTimeout},
+			Max:         server.Limits{Memory: o.MaxMemory, CPUs: o.MaxCPUs, Pids: o.MaxPids},
+			MaxPerOwner: o.MaxPerOwner, MaxPerImage: o.MaxPerImage, MaxPerNode: o.MaxPerNode,
+			Version: o.Version, Commit: o.Commit, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		})
 	}
 	return env
@@ -118,8 +127,30 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code":       scriptCode,
 			"killserver": scriptKillServer,
+			"waitfor":    scriptWaitFor,
 		},
 	})
+}
+
+// scriptWaitFor waits until the server's metrics have a line.
+func scriptWaitFor(ts *testscript.TestScript, _ bool, args []string) {
+	socket := socketPath(ts.Getenv("TAIBOX_HOST"))
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	want := strings.Join(args, " ")
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		resp, err := c.Get("http://taibox/metrics")
+		if err != nil {
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err == nil && strings.Contains(string(body), "\n"+want+"\n") {
+			return
+		}
+	}
+	ts.Fatalf("the metrics have no line %q", want)
 }
 
 // scriptCode runs a program and wants an exit code: code 3 taibox rm nosuch.

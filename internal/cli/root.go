@@ -56,10 +56,10 @@ until rm; exec runs commands in it.`,
 
 	root.AddCommand(
 		newRun(env), newCreate(env), newStart(env), newStop(env), newRm(env),
-		newExec(env), newAttach(env), newKill(env), newWait(env),
-		newLs(env), newInspect(env), newPs(env), newLogs(env), newStats(env), newPort(env),
-		newImage(env),
-		newServe(env), newDoctor(env), newBench(env), newConfig(env), newVersion(env), newCompletion(env),
+		newExec(env), newAttach(env), newKill(env), newWait(env), newCp(env),
+		newLs(env), newInspect(env), newPs(env), newLogs(env), newStats(env), newTop(env), newEvents(env), newPort(env),
+		newImage(env), newCommit(env),
+		newServe(env), newKey(env), newDoctor(env), newBench(env), newConfig(env), newVersion(env), newCompletion(env),
 	)
 	return root
 }

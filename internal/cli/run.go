@@ -53,7 +53,7 @@ printed, and logs shows the output.`,
 					req.Policy = "session"
 				}
 			}
-			return flags.failed(env, env.run(cmd, req, command(args[1:]), &flags))
+			return flags.failed(env, env.run(cmd, req, command(args[1:]), &flags, &box))
 		},
 	}
 	flags.add(cmd)
@@ -62,7 +62,7 @@ printed, and logs shows the output.`,
 }
 
 // run makes a box and runs a command in it.
-func (e *Env) run(cmd *cobra.Command, req rest.CreateBox, args []string, f *execFlags) error {
+func (e *Env) run(cmd *cobra.Command, req rest.CreateBox, args []string, f *execFlags, b *boxFlags) error {
 	x := rest.ExecRequest{Cmd: args, Entrypoint: true}
 	f.request(e, &x)
 	c, _, err := e.connect(cmd)
@@ -70,18 +70,18 @@ func (e *Env) run(cmd *cobra.Command, req rest.CreateBox, args []string, f *exec
 		return err
 	}
 	if f.detach {
-		return e.runDetached(cmd.Context(), c, req, x, f)
+		return e.runDetached(cmd.Context(), c, req, x, f, b)
 	}
-	return e.runOnce(cmd.Context(), c, req, x, f)
+	return e.runOnce(cmd.Context(), c, req, x, f, b)
 }
 
 // runOnce makes a box for one command and sees to it that it goes afterwards.
-func (e *Env) runOnce(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags) error {
+func (e *Env) runOnce(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags, b *boxFlags) error {
 	ours := req.ID == ""
 	if ours {
 		req.ID = taisandbox.NewID("box-")
 	}
-	box, err := c.CreateBox(ctx, req)
+	box, err := e.createBox(ctx, c, req, b, f.out.quiet)
 	if err != nil {
 		if ours && ctx.Err() != nil { // it may have come into being all the same
 			e.discard(ctx, c, req.ID)
@@ -97,8 +97,8 @@ func (e *Env) runOnce(ctx context.Context, c *client.Client, req rest.CreateBox,
 }
 
 // runDetached makes a box that stays, with the command as its entrypoint.
-func (e *Env) runDetached(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags) error {
-	box, err := c.CreateBox(ctx, req)
+func (e *Env) runDetached(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags, b *boxFlags) error {
+	box, err := e.createBox(ctx, c, req, b, f.out.quiet)
 	if err != nil {
 		return err
 	}

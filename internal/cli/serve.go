@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -19,6 +20,23 @@ type ServeOptions struct {
 	CPUs   float64 // likewise
 	Max    int     // boxes at a time; 0 = no limit
 
+	IdleTimeout time.Duration // of a session box that says nothing of it; 0 = none
+	Pids        int64         // of a box that says nothing of it; 0 = no limit
+	// Boxes at a time, and what one may ask for; 0 = no limit.
+	MaxPerOwner, MaxPerImage, MaxPerNode int
+	MaxMemory                            int64
+	MaxCPUs                              float64
+	MaxPids                              int64
+
+	Listen          string   // address over TCP; "" for none
+	TLS             string   // auto, on or off
+	TLSCert, TLSKey string   // files
+	TLSNames        []string // of a certificate of our own
+	Rate            float64  // requests of a key a second; 0 = no limit
+	Burst           int      // and at once
+
+	Registries map[string]Registry // how to reach some, by host
+
 	RuncPath, BridgePath string // empty: not found
 	Version, Commit      string
 }
@@ -30,7 +48,8 @@ func newServe(env *Env) *cobra.Command {
 		Short:   "Run the server in the foreground",
 		Long: `Run the server in the foreground until INT or TERM. Boxes and their commands go
 on without it. There is usually no need for this: the first command that needs
-a server starts one in the background.`,
+a server starts one in the background. It listens on a Unix socket, and with
+--listen on the network too; --tls off is possible on loopback only.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := env.resolve(cmd)
@@ -50,6 +69,10 @@ a server starts one in the background.`,
 			return env.Serve(cmd.Context(), ServeOptions{
 				Socket: socket, DataDir: s.DataDir, Group: s.Group, Log: s.Log,
 				Image: s.Image, Memory: s.Memory, CPUs: s.CPUs, Max: s.Max,
+				IdleTimeout: s.IdleTimeout, Pids: s.Pids, MaxPerOwner: s.MaxPerOwner, MaxPerImage: s.MaxPerImage, MaxPerNode: s.MaxPerNode,
+				MaxMemory: s.MaxMemory, MaxCPUs: s.MaxCPUs, MaxPids: s.MaxPids,
+				Listen: s.Listen, TLS: s.TLS, TLSCert: s.TLSCert, TLSKey: s.TLSKey, TLSNames: s.TLSNames, Rate: s.Rate, Burst: s.Burst,
+				Registries: s.Registries,
 				RuncPath:   FindProgram("taibox-runc", env.Libexec),
 				BridgePath: FindProgram("taibox-bridge", env.Libexec),
 				Version:    env.Version, Commit: env.Commit,
@@ -57,6 +80,7 @@ a server starts one in the background.`,
 		},
 	}
 	cmd.Flags().String("group", "", "let the members of this `group` use the socket: they are then root on this machine")
+	addListenFlags(cmd)
 	cmd.Flags().String("log", "", "log from this `level` on: debug, info, warn or error (default info)")
 	return cmd
 }

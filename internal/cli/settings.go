@@ -27,15 +27,18 @@ const (
 // settings are the values that hold for every command: flags over environment
 // over files over defaults.
 type settings struct {
-	Host    string
-	DataDir string
-	APIKey  string
-	Log     string
-	Group   string
-	Image   string
-	Max     int
-	Memory  int64
-	CPUs    float64
+	Host       string
+	DataDir    string
+	APIKey     string
+	Log        string
+	Group      string
+	Image      string
+	Max        int
+	Memory     int64
+	CPUs       float64
+	Registries map[string]Registry
+	listenSettings
+	policySettings
 
 	config  string // the file given with --config
 	sources []source
@@ -57,7 +60,7 @@ type key struct {
 }
 
 // keys is the list of all settings, in the order in which they are shown.
-var keys = []key{
+var keys = append([]key{
 	{name: "host", env: "TAIBOX_HOST", flag: "host", def: defaultHost, set: setHost},
 	{name: "data_dir", env: "TAIBOX_DATA_DIR", flag: "data-dir", def: defaultDataDir, set: setDataDir},
 	{name: "api_key", env: "TAIBOX_API_KEY", secret: true, set: func(s *settings, v string) error { s.APIKey = v; return nil }},
@@ -67,7 +70,7 @@ var keys = []key{
 	{name: "sandbox_max", env: "YAO_SANDBOX_MAX", def: "100", set: setMax},
 	{name: "sandbox_memory", env: "YAO_SANDBOX_MEMORY", flag: "memory", def: "2g", set: setMemory},
 	{name: "sandbox_cpu", env: "YAO_SANDBOX_CPU", flag: "cpus", def: "1.0", set: setCPUs},
-}
+}, slices.Concat(policyKeys, listenKeys, []key{registryKey})...)
 
 func setHost(s *settings, v string) error {
 	u, err := url.Parse(v)
@@ -222,6 +225,9 @@ func parseConfig(name string, data []byte) (configFile, error) {
 			errs = append(errs, usage("config file %s, line %d: key %q is not known", name, k.Line, k.Value))
 		case twice:
 			errs = append(errs, usage("config file %s, line %d: key %q is there twice", name, k.Line, k.Value))
+		case k.Value == registryKey.name:
+			value, err := flow(v)
+			f.values[k.Value], errs = value, append(errs, err)
 		case v.Kind != yaml.ScalarNode:
 			errs = append(errs, usage("config file %s, line %d: key %q: one value is expected", name, v.Line, k.Value))
 		default:

@@ -82,6 +82,8 @@ func TestConfigErrors(t *testing.T) {
 		"bad_host":     {"host: tcp://x\n", `host "tcp://x"`},
 		"relative_dir": {"data_dir: data\n", "an absolute path"},
 		"negative":     {"sandbox_max: -1\n", `"-1"`},
+		"bad_idle":     {"sandbox_idle_timeout: soon\n", `idle timeout "soon"`},
+		"bad_count":    {"sandbox_max_per_owner: many\n", `number "many"`},
 		"bad_size":     {"sandbox_memory: lots\n", `size "lots"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -106,6 +106,18 @@ func (c *Client) Stats(ctx context.Context, id string) (rest.Stats, error) {
 	return onBox[rest.Stats](ctx, c, http.MethodGet, id, nil, "stats")
 }
 
+// AllStats measures all boxes that run.
+func (c *Client) AllStats(ctx context.Context) ([]rest.BoxStats, error) {
+	l, err := call[rest.StatsList](ctx, c, http.MethodGet, c.at("v1", "stats"), nil)
+	return l.Items, err
+}
+
+// Processes returns the processes of a running box.
+func (c *Client) Processes(ctx context.Context, id string) ([]rest.Process, error) {
+	l, err := onBox[rest.ProcessList](ctx, c, http.MethodGet, id, nil, "processes")
+	return l.Items, err
+}
+
 // onBox calls a path below a box.
 func onBox[T any](ctx context.Context, c *Client, method, id string, in any, segments ...string) (T, error) {
 	u, err := c.box(id, segments...)

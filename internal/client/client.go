@@ -3,6 +3,8 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +31,7 @@ type Client struct {
 	local  bool // a Unix socket: its other end cannot die unseen
 	http   *http.Client
 	key    string
+	roots  []byte // PEM; nil = the machine's
 	table  reason.Table
 	revive func(context.Context) error
 }
@@ -38,6 +41,10 @@ type Option func(*Client)
 
 // WithAPIKey sends a key with each request.
 func WithAPIKey(key string) Option { return func(c *Client) { c.key = key } }
+
+// WithRootCAs checks an https server's certificate against those in pem, and
+// no others: with the server's own certificate in it, only that one will do.
+func WithRootCAs(pem []byte) Option { return func(c *Client) { c.roots = pem } }
 
 // WithReasons adds the sentinels of other packages to those that errors of the
 // server are turned into: those of [taisandbox.Reasons] and [rest.Reasons].
@@ -90,6 +97,13 @@ func New(host string, opts ...Option) (*Client, error) {
 	c.http = &http.Client{Transport: &transport{next: tr, c: c}}
 	for _, o := range opts {
 		o(c)
+	}
+	if c.roots != nil {
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(c.roots) {
+			return nil, fmt.Errorf("certificates for %q: %w: no certificate in PEM is in them", host, taisandbox.ErrInvalidSpec)
+		}
+		tr.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	return c, nil
 }
@@ -163,7 +177,11 @@ func (c *Client) linkError(ctx context.Context, err error) error {
 		err = fmt.Errorf("connect to %s: %w: %w", c.host, rest.ErrForbidden, rootCause(err))
 		return reason.WithHint(err, "run it as root, or as a member of the group that the server was given with --group")
 	}
-	return fmt.Errorf("connect to %s: %w: %w", c.host, rest.ErrUnreachable, rootCause(err))
+	err = fmt.Errorf("connect to %s: %w: %w", c.host, rest.ErrUnreachable, rootCause(err))
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		err = reason.WithHint(err, "a server's own certificate is DATA/tls/cert.pem there: copy it here and name the file in TAIBOX_TLS_CA")
+	}
+	return err
 }
 
 // rootCause takes off the layers that repeat the address.

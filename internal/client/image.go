@@ -1,14 +1,18 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/taibox/taibox/api/rest"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -66,4 +70,80 @@ func (c *Client) image(ref string) (url.URL, error) {
 		return url.URL{}, fmt.Errorf("image %q: %w", ref, taisandbox.ErrImageRef)
 	}
 	return c.at(append([]string{"v1", "images"}, parts...)...), nil
+}
+
+// PullImage has the node pull an image, and tells each step of it.
+func (c *Client) PullImage(ctx context.Context, req rest.PullImage, tell func(rest.PullEvent)) error {
+	resp, err := c.post(ctx, req, "images", "pull")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := json.NewDecoder(resp.Body)
+	for {
+		var e rest.PullEvent
+		if err := lines.Decode(&e); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF // the last line says how it ended
+			}
+			return c.linkError(ctx, err)
+		}
+		switch {
+		case e.Error != nil:
+			return c.errorOf(*e.Error, errdefs.ErrUnknown)
+		case e.Status == taisandbox.PullComplete:
+			tell(e)
+			return nil
+		}
+		tell(e)
+	}
+}
+
+// SaveImages writes an OCI archive of images.
+func (c *Client) SaveImages(ctx context.Context, refs []string, w io.Writer) error {
+	resp, err := c.post(ctx, rest.SaveImages{Images: refs}, "images", "save")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	dst := &ours{w: w}
+	if _, err := io.Copy(dst, resp.Body); err != nil && dst.err == nil {
+		return c.linkError(ctx, err)
+	}
+	return dst.err
+}
+
+// ours tells failures to write from failures to read.
+type ours struct {
+	w   io.Writer
+	err error
+}
+
+func (o *ours) Write(p []byte) (n int, err error) {
+	n, o.err = o.w.Write(p)
+	return n, o.err
+}
+
+// PruneImages removes images that no box is made of, and returns them.
+func (c *Client) PruneImages(ctx context.Context, all bool) ([]rest.Image, error) {
+	l, err := call[rest.ImageList](ctx, c, http.MethodPost, c.at("v1", "images", "prune"), rest.PruneImages{All: all})
+	return l.Items, err
+}
+
+// CommitBox makes an image of a box.
+func (c *Client) CommitBox(ctx context.Context, id string, req rest.CommitBox) (rest.Image, error) {
+	u, err := c.box(id, "commit")
+	if err != nil {
+		return rest.Image{}, err
+	}
+	return call[rest.Image](ctx, c, http.MethodPost, u, req)
+}
+
+// post sends a request whose answer is a stream.
+func (c *Client) post(ctx context.Context, in any, path ...string) (*http.Response, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
+	}
+	return c.send(ctx, http.MethodPost, c.at(append([]string{"v1"}, path...)...), bytes.NewReader(body), "Content-Type", "application/json")
 }

@@ -1,0 +1,30 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/taibox/taibox/api/rest"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
+)
+
+// CreateKey makes an API key. Its secret is in the answer and nowhere else.
+func (c *Client) CreateKey(ctx context.Context, req rest.CreateKey) (rest.NewKey, error) {
+	return call[rest.NewKey](ctx, c, http.MethodPost, c.at("v1", "keys"), req)
+}
+
+// ListKeys returns all API keys, oldest first.
+func (c *Client) ListKeys(ctx context.Context) ([]rest.Key, error) {
+	l, err := call[rest.KeyList](ctx, c, http.MethodGet, c.at("v1", "keys"), nil)
+	return l.Items, err
+}
+
+// RemoveKey ends an API key at once.
+func (c *Client) RemoveKey(ctx context.Context, id string) error {
+	if err := taisandbox.ValidateID(id); err != nil {
+		return fmt.Errorf("key %.64q: %w", id, rest.ErrKeyNotFound)
+	}
+	_, err := call[none](ctx, c, http.MethodDelete, c.at("v1", "keys", id), nil)
+	return err
+}
