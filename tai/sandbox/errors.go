@@ -88,8 +88,10 @@ var (
 	ErrRegistryInsecure = &reason.Error{Reason: "REGISTRY_INSECURE", Msg: "the registry is not safe to talk to", Class: errdefs.ErrFailedPrecondition}
 )
 
-// fileReasons are the sentinels of files that stand for an error number.
-var fileReasons = []*reason.Error{ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrNoSpace}
+// fileReasons lists the sentinels of files that stand for an error number.
+func fileReasons() []*reason.Error {
+	return []*reason.Error{ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrNoSpace}
+}
 
 // Reasons lists every sentinel of this package, for a [reason.Table].
 func Reasons() []*reason.Error {

@@ -81,7 +81,7 @@ func FileError(err error) error {
 	if err == nil || !errors.As(err, &no) {
 		return err
 	}
-	for _, s := range fileReasons {
+	for _, s := range fileReasons() {
 		if errors.Is(err, s) {
 			return err // it has been told already
 		}
