@@ -88,11 +88,6 @@ var (
 	ErrRegistryInsecure = &reason.Error{Reason: "REGISTRY_INSECURE", Msg: "the registry is not safe to talk to", Class: errdefs.ErrFailedPrecondition}
 )
 
-// fileReasons lists the sentinels of files that stand for an error number.
-func fileReasons() []*reason.Error {
-	return []*reason.Error{ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrNoSpace}
-}
-
 // Reasons lists every sentinel of this package, for a [reason.Table].
 func Reasons() []*reason.Error {
 	return []*reason.Error{

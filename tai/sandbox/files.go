@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"syscall"
 	"time"
+
+	"github.com/taibox/taibox/internal/reason"
 )
 
 // Files is implemented by drivers with [FeatureFiles]: the files of a box, by
@@ -100,4 +102,9 @@ func FileError(err error) error {
 		sentinel = ErrNoSpace
 	}
 	return fmt.Errorf("%w: %w", sentinel, err)
+}
+
+// fileReasons lists the sentinels of files that stand for an error number.
+func fileReasons() []*reason.Error {
+	return []*reason.Error{ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrNoSpace}
 }
