@@ -95,7 +95,7 @@ func FuzzOpenLog(f *testing.F) {
 		if bytes >= 0 {
 			info.State, info.Bytes = sandbox.ExecExited, bytes
 		}
-		l := openLog(t, raw, info, since)
+		l := openLog(t, raw, info, max(since, -1)) // what is less is refused
 		at := int64(-1)
 		for range len(raw) + 2 {
 			c, err := l.Recv()
