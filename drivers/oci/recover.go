@@ -137,6 +137,7 @@ func (d *Driver) sweep(ctx context.Context) error {
 	keep := map[string]bool{}
 	indices := map[string]bool{}
 	for id, b := range d.boxes {
+		b.mu.Lock() // the stop of one may be going on
 		if b.rec.Reason == "record" {
 			keep[id] = true // of which nothing is known
 		}
@@ -144,6 +145,7 @@ func (d *Driver) sweep(ctx context.Context) error {
 			keep[id] = true
 			indices[d.network.interfaceName(b.rec.Run.Index)] = true
 		}
+		b.mu.Unlock()
 	}
 	var errs []error
 	stray := map[string]bool{}
