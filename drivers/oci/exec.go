@@ -130,7 +130,27 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 		b.mu.Unlock()
 		files.Cgroup, files.CgroupKill, files.CgroupEvents = cg.self, cg.kill, cg.events
 	}
-	return live.bridge.StartExec(ctx, spec, files)
+	s, err := live.bridge.StartExec(ctx, spec, files)
+	if err != nil {
+		return nil, err
+	}
+	return &execStream{s, b}, nil
+}
+
+// execStream sees to it that an OOM kill is on record before the client hears
+// of it: should PID 1 die next, the two are told apart.
+type execStream struct {
+	sandbox.Stream
+	box *box
+}
+
+// Wait implements [sandbox.Stream].
+func (s *execStream) Wait(ctx context.Context) (sandbox.ExecInfo, error) {
+	info, err := s.Stream.Wait(ctx)
+	if err == nil && info.OOMKills > 0 {
+		s.box.noteExec(info)
+	}
+	return info, err
 }
 
 // resolve settles what the spec leaves to the box and its image.
@@ -203,7 +223,10 @@ func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox
 		defer cancel()
 		s, err := live.bridge.AttachExec(ctx, execID, opts)
 		if err == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
-			return s, wrapExec("attach to", execID, id, err)
+			if err != nil {
+				return nil, wrapExec("attach to", execID, id, err)
+			}
+			return &execStream{s, b}, nil
 		}
 	}
 	if e == nil {

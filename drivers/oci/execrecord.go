@@ -87,6 +87,19 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 	}
 }
 
+// execKills counts the OOM kills that befell execs since a moment.
+func (b *box) execKills(since time.Time) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var kills int64
+	for _, e := range b.execs {
+		if !e.info.Started.Before(since) {
+			kills += e.info.OOMKills
+		}
+	}
+	return kills
+}
+
 // keepExec writes a record, so that the exec is known after the box is gone. A power cut ends the box too, so the disk is
 // not waited for. On a full disk it stays in memory, and in
 // the bridge's for as long as the box runs.

@@ -169,6 +169,25 @@ func TestA07BridgeAfterOOM(t *testing.T) {
 	}
 }
 
+// The same while no driver is open.
+func TestA07BridgeAfterOOMWhileNobodyLooked(t *testing.T) {
+	d, cfg := box(t, sandbox.Spec{MemoryBytes: 64 << 20})
+	if res := python(t, d, "b1", "b=bytearray(400<<20)"); res.Reason != sandbox.ReasonOOM {
+		t.Fatalf("reason %s", res.Reason)
+	}
+	pid := bridgePID(t, cfg, "b1")
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, cfg)
+	if info, err := d.Inspect(t.Context(), "b1"); err != nil || info.Reason != "lost" || info.OOMKills != 1 {
+		t.Errorf("reason %q, %d kills, %v", info.Reason, info.OOMKills, err)
+	}
+}
+
 // A failing step undoes what was done before it.
 func TestFailedSteps(t *testing.T) {
 	machine(t)

@@ -109,7 +109,7 @@ func (b *box) reattach(rec record) bool {
 
 // settle records the end of a run that nobody saw, or of a start that was cut.
 func (b *box) settle(ctx context.Context, rec *record) error {
-	kills := b.d.cgroups.oomKills(b.id)
+	kills, execKills := b.d.cgroups.oomKills(b.id), b.execKills(rec.StartedAt)
 	if err := b.d.teardown(ctx, b.id, rec.Run); err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (b *box) settle(ctx context.Context, rec *record) error {
 		case r.State != sandbox.StateRunning: // the start was cut: as if it had not begun
 		case r.Run.BootID != b.d.bootID:
 			r.State, r.Reason = sandbox.StateStopped, "machine-restarted"
-		case kills > 0:
+		case kills > execKills:
 			r.State, r.Reason, r.Error = sandbox.StateFailed, "oom", "the box ran out of memory and its PID 1 was killed"
 		default:
 			r.State, r.Reason, r.Error = sandbox.StateFailed, "lost", "the box ended while no server was running"
