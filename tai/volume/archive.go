@@ -4,8 +4,12 @@ import "context"
 
 // Archiver packs and unpacks archives within a workspace: src and dst are both
 // paths of it, by the rules of [Files]. What packs writes dst whole or not at
-// all, over a file that is there. What unpacks makes dst if it is missing, and
-// removes what it made when it fails.
+// all, over a file that is there, and leaves dst itself and what is no file,
+// directory or link out of the archive. The names in it begin with the last
+// element of src, or with what is in the root. What unpacks makes the directory
+// dst if it is missing, and merges into one that is there: files and links are
+// replaced, but a directory by nothing else, and nothing else by a directory.
+// When it fails, all is as it was.
 //
 // Archives are hostile. Names that are absolute, lead out or have a NUL, twice
 // the same name, devices, pipes, sockets, hard links that lead out, symbolic

@@ -24,8 +24,6 @@ var (
 	// ErrPath reports a path that names nothing in a workspace: absolute, with
 	// "..", with a NUL or too long.
 	ErrPath = &reason.Error{Reason: "INVALID_PATH", Msg: "invalid path", Class: errdefs.ErrInvalidArgument}
-	// ErrVersion reports a file that changed since it was looked at.
-	ErrVersion = &reason.Error{Reason: "FILE_CHANGED", Msg: "file has changed", Class: errdefs.ErrFailedPrecondition}
 	// ErrTooLarge reports a file that is not returned in one piece.
 	ErrTooLarge = &reason.Error{Reason: "FILE_TOO_LARGE", Msg: "file too large", Class: errdefs.ErrOutOfRange}
 )
@@ -38,12 +36,14 @@ var (
 	ErrFileKind     = taisandbox.ErrFileKind
 	ErrFileBusy     = taisandbox.ErrFileBusy
 	ErrNoSpace      = taisandbox.ErrNoSpace
-	ErrArchive      = taisandbox.ErrArchive
+	// ErrVersion reports a file that changed since it was looked at.
+	ErrVersion = taisandbox.ErrFileChanged
+	ErrArchive = taisandbox.ErrArchive
 )
 
 // Reasons lists every sentinel of this package, for a [reason.Table].
 func Reasons() []*reason.Error {
 	return []*reason.Error{
-		ErrNotFound, ErrAlreadyExists, ErrInvalid, ErrUnsupported, ErrSnapshotNotFound, ErrSnapshotExists, ErrPath, ErrVersion, ErrTooLarge,
+		ErrNotFound, ErrAlreadyExists, ErrInvalid, ErrUnsupported, ErrSnapshotNotFound, ErrSnapshotExists, ErrPath, ErrTooLarge,
 	}
 }

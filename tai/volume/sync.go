@@ -77,4 +77,7 @@ type SyncResult struct {
 	BytesTotal   int64 `json:"bytes_total"`  // of the source's files
 	BytesSynced  int64 `json:"bytes_synced"` // of the files that were sent
 	BytesSent    int64 `json:"bytes_sent"`   // compressed, with all that goes with it
+	// LeftOut are the source's links that lead out of the tree, at most 100 of
+	// them. They were not made.
+	LeftOut []string `json:"left_out,omitempty"`
 }
