@@ -103,6 +103,9 @@ func escapeError(name string, err error) error {
 
 // archiveError tells what is wrong with an archive from what is wrong with its source.
 func archiveError(err error) error {
+	if errors.Is(err, sandbox.ErrArchive) {
+		return err
+	}
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrFieldTooLong) {
 		return fmt.Errorf("%w: %w", sandbox.ErrArchive, err)
 	}
@@ -333,19 +336,23 @@ func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	return u.put(name, func(tmp string) error { return u.root.Link(old, tmp) })
 }
 
-// inside reports whether a link can only lead to what is in the tree itself:
-// its target goes up first, by no more than there is, and only then down. With
-// ".." behind a name, another link could be climbed from.
+// inside reports whether a link can only lead to what is in the tree itself.
 func (u *unpacker) inside(name, target string) bool {
-	if path.IsAbs(target) || target == "" {
-		return false
-	}
-	rel := name
 	if top := path.Clean(u.o.To); u.o.From != "" && top != "." {
 		var below bool
-		if rel, below = strings.CutPrefix(name, top+"/"); !below {
+		if name, below = strings.CutPrefix(name, top+"/"); !below {
 			return false // the top itself: nothing but it was copied
 		}
+	}
+	return Inside(name, target)
+}
+
+// Inside reports whether a link of a tree can only lead to what is in the tree:
+// its target goes up first, by no more than there is, and only then down. With
+// ".." behind a name, another link could be climbed from.
+func Inside(name, target string) bool {
+	if path.IsAbs(target) || target == "" {
+		return false
 	}
 	ups, down := 0, false
 	for part := range strings.SplitSeq(target, "/") {
@@ -360,7 +367,7 @@ func (u *unpacker) inside(name, target string) bool {
 			down = true
 		}
 	}
-	return ups <= strings.Count(rel, "/")
+	return ups <= strings.Count(name, "/")
 }
 
 // finishDirs gives the directories that were made their mode, the deepest first.
@@ -392,6 +399,7 @@ const maxPadding = 1 << 20
 type tailReader struct {
 	r     io.Reader
 	zeros int
+	err   error // of the source
 }
 
 func (t *tailReader) Read(p []byte) (int, error) {
@@ -400,6 +408,9 @@ func (t *tailReader) Read(p []byte) (int, error) {
 		t.zeros = n - len(rest)
 	} else {
 		t.zeros = min(t.zeros+n, endMark)
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.err = err
 	}
 	return n, err
 }

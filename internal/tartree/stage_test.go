@@ -1,0 +1,202 @@
+package tartree_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/nofollow"
+	"github.com/taibox/taibox/internal/tartree"
+	"github.com/taibox/taibox/tai/sandbox"
+)
+
+func stage(t testing.TB, dir string, data []byte, l tartree.Limits) error {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	d, err := nofollow.Of(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := tartree.NewStage(t.Context(), d, l)
+	defer s.Close()
+	return tartree.UnpackTo(bytes.NewReader(data), s)
+}
+
+// holed makes a file with data at some places.
+func holed(t *testing.T, name string, size int64, at ...int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i, n := range at {
+		if _, err := f.WriteAt([]byte(fmt.Sprint("data", i)), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Truncate(size); err != nil {
+		t.Skip(err)
+	}
+}
+
+// K07: files with holes stay what they are, for us and for tar(1).
+func TestK07HolesStayHoles(t *testing.T) {
+	src := t.TempDir()
+	long := bytes.Repeat([]byte("n"), 200)
+	const size = 16 << 20
+	holed(t, filepath.Join(src, "begin"), size, 0)
+	holed(t, filepath.Join(src, "end"), size, size-5)
+	holed(t, filepath.Join(src, string(long)), size, 0, 5<<20, 5<<20+4096*3, 10<<20, size-5)
+	holed(t, filepath.Join(src, "all"), size)
+	holed(t, filepath.Join(src, "\xffodd\n"), 2<<20, 1<<20)
+	var buf bytes.Buffer
+	if err := tartree.Pack(&buf, src, "top"); err != nil {
+		t.Fatal(err)
+	}
+	if buf.Len() > 1<<20 {
+		t.Errorf("the archive has %d bytes", buf.Len())
+	}
+	check := func(who, dir string) {
+		t.Helper()
+		entries, err := os.ReadDir(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			name := filepath.Join(dir, "top", e.Name())
+			var st syscall.Stat_t
+			if err := syscall.Stat(name, &st); err != nil {
+				t.Errorf("%s: %v", who, err)
+				continue
+			}
+			if st.Mode != syscall.S_IFREG|0o640 || st.Blocks > 4096 {
+				t.Errorf("%s: %.20q has mode %o and %d blocks", who, e.Name(), st.Mode, st.Blocks)
+			}
+			if out, err := exec.Command("cmp", name, filepath.Join(src, e.Name())).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", who, err, out)
+			}
+		}
+	}
+	ours := t.TempDir()
+	if err := stage(t, ours, buf.Bytes(), tartree.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	check("stage", ours)
+	box := t.TempDir() // as the bridge unpacks it: the holes are gone, the bytes are right
+	if err := unpack(t, box, buf.Bytes(), tartree.Options{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := exec.LookPath("tar"); err == nil {
+		theirs := t.TempDir()
+		cmd := exec.Command("tar", "-xf", "-", "-C", theirs)
+		cmd.Stdin = bytes.NewReader(buf.Bytes())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		check("tar", theirs)
+		// And the other way round, in all forms that tar has.
+		for _, form := range [][]string{{"--format=gnu"}, {"--format=pax", "--sparse-version=1.0"}, {"--format=pax", "--sparse-version=0.1"}, {"--format=pax", "--sparse-version=0.0"}} {
+			packed, err := exec.Command("tar", append(form, "-S", "-c", "-C", theirs, "top")...).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := stage(t, dir, packed, tartree.Limits{}); err != nil {
+				t.Errorf("%v: %v", form, err)
+				continue
+			}
+			check(form[len(form)-1], dir)
+		}
+	}
+}
+
+// Holes are no way around the limits.
+func TestK07HolesCount(t *testing.T) {
+	src := t.TempDir()
+	holed(t, filepath.Join(src, "f"), 1<<40, 5)
+	var buf bytes.Buffer
+	if err := tartree.Pack(&buf, src, "top"); err != nil {
+		t.Fatal(err)
+	}
+	if err := stage(t, t.TempDir(), buf.Bytes(), tartree.Limits{Bytes: 1 << 30}); !errors.Is(err, sandbox.ErrArchive) {
+		t.Error(err)
+	}
+}
+
+// A file in too many pieces travels whole, unless that is too much.
+func TestK07TooManyPieces(t *testing.T) {
+	src := t.TempDir()
+	var at []int64
+	for i := range int64(10_100) {
+		at = append(at, i*(16<<10))
+	}
+	holed(t, filepath.Join(src, "f"), 10_200*(16<<10), at...)
+	var n counter
+	if err := tartree.Pack(&n, src, "top"); err != nil || n > 200<<20 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	holed(t, filepath.Join(src, "f"), 1<<40, at...)
+	if err := tartree.Pack(io.Discard, src, "top"); !errors.Is(err, unix.EFBIG) {
+		t.Error(err)
+	}
+}
+
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+func FuzzUntar(f *testing.F) {
+	var buf bytes.Buffer
+	src := f.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(src, "d/e"), 0o755), os.WriteFile(filepath.Join(src, "d/f"), []byte("data"), 0o644),
+		os.Symlink("f", filepath.Join(src, "d/l")), os.Link(filepath.Join(src, "d/f"), filepath.Join(src, "d/h")),
+	} {
+		if err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := tartree.Pack(&buf, src, "top"); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(buf.Bytes())
+	buf.Reset()
+	if err := os.Truncate(filepath.Join(src, "d/f"), 2<<20); err != nil {
+		f.Fatal(err)
+	}
+	if err := tartree.Pack(&buf, src, "top"); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(buf.Bytes())
+	f.Add(make([]byte, 1024))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		base := t.TempDir()
+		dest, beside := filepath.Join(base, "dest"), filepath.Join(base, "canary")
+		if err := errors.Join(os.Mkdir(dest, 0o700), os.WriteFile(beside, []byte("untouched"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		stage(t, dest, data, tartree.Limits{Entries: 1000, Bytes: 8 << 20, Depth: 20})
+		if data, err := os.ReadFile(beside); string(data) != "untouched" {
+			t.Errorf("beside: %q, %v", data, err)
+		}
+		if entries, _ := os.ReadDir(base); len(entries) != 2 {
+			t.Errorf("beside are %v", entries)
+		}
+	})
+}

@@ -1,0 +1,26 @@
+// Package treesync makes one tree of files what another is.
+//
+// # Model
+//
+// [Sync] works on two sides of the kind [volume.SyncEnd]. It merges their two
+// sorted indexes, has the files hashed of which only the time differs, and sends
+// what is missing from one side's Fetch to the other's Apply in one stream.
+// [Dir] is a directory of this machine as a side, [Tree] one that is reached in
+// another way, and the functions of the wire form carry the calls of a side
+// between machines.
+//
+// What is compared are kinds, permissions, contents and where links lead, and
+// the times of files. Times of directories and links are not: they change with
+// whatever is done around them. Set-user-ID and set-group-ID bits, owners and
+// further attributes do not travel, and two names of one file become two files.
+//
+// # Errors
+//
+// What another side sent and none may send is [volume.ErrArchive]. Other errors
+// wrap the error number of the system call.
+//
+// # Concurrency
+//
+// A side may be used by many callers at once. Each name has, at any moment, the
+// whole of one file.
+package treesync

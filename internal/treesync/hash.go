@@ -1,0 +1,123 @@
+package treesync
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/nofollow"
+)
+
+// blockSize is what of a file is hashed at once. The hash of a file is that of
+// its blocks' hashes, so that a hole costs next to nothing. SHA-256 has
+// instructions of its own on what servers run on, and a side that picks its
+// contents cannot make two files look alike.
+const blockSize = 1 << 20
+
+var zeroBlock = sha256.Sum256(make([]byte, blockSize))
+
+// Hashes returns the files' hashes, see [volume.SyncEnd].
+func (t *Tree) Hashes(ctx context.Context, names []string) ([]string, error) {
+	hashes, err := t.hashes(ctx, names)
+	return hashes, t.error(err)
+}
+
+func (t *Tree) hashes(ctx context.Context, names []string) ([]string, error) {
+	hashes := make([]string, len(names))
+	p, err := t.Open(ctx, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return hashes, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := nofollow.NewCursor(p.Root)
+	defer func() {
+		c.Close()
+		if p.Temp != nil {
+			p.Temp.Close()
+		}
+	}()
+	buf := make([]byte, blockSize)
+	for i, name := range names {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		d, err := c.To(path.Dir(name), nil)
+		if err == nil {
+			hashes[i], err = hashFile(ctx, d, path.Base(name), buf)
+		}
+		if err != nil && !nofollow.Vanished(err) && !errors.Is(err, nofollow.ErrKind) {
+			return nil, err
+		}
+	}
+	return hashes, nil
+}
+
+func hashFile(ctx context.Context, d *nofollow.Dir, name string, buf []byte) (string, error) {
+	f, st, err := d.OpenRegular(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	for at := int64(0); at < st.Size; {
+		if err := context.Cause(ctx); err != nil {
+			return "", err
+		}
+		n := min(blockSize, st.Size-at)
+		if n == blockSize && st.Blocks*512 < st.Size {
+			next, err := nextData(f, at, st.Size)
+			if err != nil {
+				return "", err
+			}
+			if next-at >= blockSize {
+				for ; next-at >= blockSize; at += blockSize {
+					sum.Write(zeroBlock[:])
+				}
+				continue
+			}
+		}
+		if _, err := io.ReadFull(f, buf[:n]); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return "", nil // it shrinks: whatever it was, it is another
+			}
+			return "", err
+		}
+		block := sha256.Sum256(buf[:n])
+		sum.Write(block[:])
+		at += n
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// nextData returns where the next data of a file are that has none at an
+// offset, or that offset, and leaves the file to be read there.
+func nextData(f *os.File, at, size int64) (int64, error) {
+	next, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		next = size
+	case err != nil: // the file system has no idea of holes
+		next = at
+	}
+	next = min(next, size)
+	// A block that begins before the data is read as a whole.
+	if aligned := next - (next-at)%blockSize; next < size {
+		next = aligned
+	}
+	_, err = f.Seek(next, io.SeekStart)
+	if next == size {
+		rest := (size - at) % blockSize
+		_, err = f.Seek(size-rest, io.SeekStart)
+		next = size - rest
+	}
+	return next, err
+}

@@ -1,0 +1,302 @@
+package treesync_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	gosync "sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/treesync"
+	"github.com/taibox/taibox/tai/volume"
+)
+
+// place is a destination with a canary tree beside it.
+func place(t testing.TB) (dest, beside string) {
+	t.Helper()
+	base := t.TempDir()
+	dest, beside = filepath.Join(base, "dest"), filepath.Join(base, "canary")
+	plant(t, base, map[string]string{"dest/dir/f": "old", "dest/file": "old", "dest/out": "->../canary", "canary/secret": "untouched"})
+	return dest, beside
+}
+
+// evilStreams are what no side sends.
+func evilStreams() map[string][]byte {
+	return map[string][]byte{
+		"empty":           {},
+		"garbage":         []byte("<!doctype html>"),
+		"magic-only":      stream(),
+		"no-end":          stream().file("x", "x"),
+		"up":              stream().file("../canary/evil", "x").end(),
+		"up-inside":       stream().file("dir/../../canary/evil", "x").end(),
+		"absolute":        stream().file("/tmp/evil", "x").end(),
+		"empty-name":      stream().file("", "x").end(),
+		"dot":             stream().file(".", "x").end(),
+		"dot-inside":      stream().file("dir/./x", "x").end(),
+		"double-slash":    stream().file("dir//x", "x").end(),
+		"slash-at-end":    stream().dir("dir/").end(),
+		"nul":             stream().file("a\x00b", "x").end(),
+		"long-name":       stream().file(strings.Repeat("n", 256), "x").end(),
+		"long-path":       stream().file(strings.Repeat("d/", 2100)+"x", "x").end(),
+		"deep":            stream().file(strings.Repeat("d/", 300)+"x", "x").end(),
+		"our-name":        stream().file(".taibox-sync-x", "x").end(),
+		"through-link":    stream().file("out/evil", "x").end(),
+		"through-own":     stream().dir("d").link("d/l", "..").file("d/l/../evil", "x").end(),
+		"dir-over-link":   stream().dir("out").end(),
+		"dir-over-file":   stream().dir("file").end(),
+		"file-over-dir":   stream().file("dir", "x").end(),
+		"link-over-dir":   stream().link("dir", "x").end(),
+		"link-absolute":   stream().link("l", "/etc/passwd").end(),
+		"link-up":         stream().link("l", "../canary").end(),
+		"link-climbs":     stream().link("l", "dir/../../canary").end(),
+		"link-empty":      stream().link("l", "").end(),
+		"link-nul":        stream().link("l", "a\x00b").end(),
+		"through-new":     stream().link("l", "dir").file("l/evil", "x").end(),
+		"longer":          stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(3).kind('C').str("four").kind('K').end(),
+		"shorter":         stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(30).kind('C').str("four").kind('K').end(),
+		"empty-chunk":     stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(3).kind('C').str("").kind('K').end(),
+		"hole-too-long":   stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(3).kind('Z').uint(4).kind('K').end(),
+		"hole-overflows":  stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(3).kind('Z').uint(1 << 63).kind('K').end(),
+		"huge-size":       stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(1<<63 + 1).kind('K').end(),
+		"bad-time":        stream().kind('F').str("x").uint(0o644).int(1).uint(2e9).uint(0).kind('K').end(),
+		"far-time":        stream().kind('F').str("x").uint(0o644).int(1 << 60).uint(0).uint(0).kind('K').end(),
+		"bad-mode":        stream().kind('F').str("x").uint(1 << 40).int(1).uint(0).uint(0).kind('K').end(),
+		"record-in-file":  stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(3).file("y", "y").end(),
+		"unknown":         stream().kind('Q').str("x").end(),
+		"varint-overflow": append(stream().kind('F'), bytes.Repeat([]byte{0xff}, 20)...),
+		"long-string":     stream().kind('F').uint(1 << 40),
+		"cut-in-data":     stream().kind('F').str("x").uint(0o644).int(1).uint(0).uint(30).kind('C').uint(30).kind('x'),
+		"after-the-end":   append(stream().end(), "more"...),
+		"bad-zstd":        append([]byte("\x28\xb5\x2f\xfd"), bytes.Repeat([]byte{0xff}, 100)...),
+	}
+}
+
+// J08, J10: nothing that a stream says leads out of the tree, and no file that
+// was not whole is there.
+func TestJ10EvilStreams(t *testing.T) {
+	for name, data := range evilStreams() {
+		t.Run(name, func(t *testing.T) {
+			dest, beside := place(t)
+			want := picture(t, filepath.Dir(dest))
+			err := treesync.Dir(dest).Apply(t.Context(), nil, bytes.NewReader(data))
+			var no unix.Errno
+			if !errors.Is(err, volume.ErrArchive) && !errors.As(err, &no) {
+				t.Errorf("it says %v", err)
+			}
+			if data, _ := os.ReadFile(filepath.Join(beside, "secret")); string(data) != "untouched" {
+				t.Errorf("beside is %q", data)
+			}
+			if entries, _ := os.ReadDir(beside); len(entries) != 1 {
+				t.Errorf("beside are %v", entries)
+			}
+			for _, made := range []string{"d", "l", "x"} { // what was whole may stay
+				os.RemoveAll(filepath.Join(dest, made))
+			}
+			if got := picture(t, filepath.Dir(dest)); got != want {
+				t.Errorf("there is\n%s", got)
+			}
+		})
+	}
+}
+
+func TestEvilRemovals(t *testing.T) {
+	for _, name := range []string{"../canary/secret", "/etc/passwd", "out/secret", "dir/../../canary/secret", ".", "", "a\x00", "..", "dir/.."} {
+		dest, beside := place(t)
+		err := treesync.Dir(dest).Apply(t.Context(), []string{name}, bytes.NewReader(stream().end()))
+		if name != "out/secret" && !errors.Is(err, volume.ErrArchive) {
+			t.Errorf("%q: %v", name, err)
+		}
+		if data, _ := os.ReadFile(filepath.Join(beside, "secret")); string(data) != "untouched" {
+			t.Errorf("%q: beside is %q", name, data)
+		}
+		if _, err := os.Stat(filepath.Join(dest, "dir/f")); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// evil is a side that says what it likes.
+type evil struct {
+	entries []volume.SyncEntry
+	data    []byte
+}
+
+func (e evil) Index(context.Context, volume.IndexOptions) iter.Seq2[volume.SyncEntry, error] {
+	return func(yield func(volume.SyncEntry, error) bool) {
+		for _, entry := range e.entries {
+			if !yield(entry, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (e evil) Hashes(_ context.Context, names []string) ([]string, error) {
+	return make([]string, len(names)/2), nil
+}
+
+func (e evil) Fetch(_ context.Context, _ []string, w io.Writer) error {
+	_, err := w.Write(e.data)
+	return err
+}
+
+func (e evil) Apply(_ context.Context, _ []string, r io.Reader) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
+
+// A side gets no file made that it did not name before, as scp once did, and
+// none that is excluded.
+func TestEvilSides(t *testing.T) {
+	when := time.Unix(1, 0)
+	file := func(name string) volume.SyncEntry {
+		return volume.SyncEntry{Path: name, Mode: 0o644, Size: 1, ModTime: when}
+	}
+	dir := func(name string) volume.SyncEntry { return volume.SyncEntry{Path: name, Mode: fs.ModeDir | 0o755} }
+	for name, e := range map[string]evil{
+		"unasked":       {[]volume.SyncEntry{file("a")}, stream().file("a", "x").file(".bashrc", "x").end()},
+		"before":        {[]volume.SyncEntry{file("a"), file("b")}, stream().file("b", "x").file("a", "x").end()},
+		"order":         {[]volume.SyncEntry{file("b"), file("a")}, nil},
+		"twice":         {[]volume.SyncEntry{file("a"), file("a")}, nil},
+		"no-dir":        {[]volume.SyncEntry{file("d/a")}, nil},
+		"in-file":       {[]volume.SyncEntry{file("a"), file("a/b")}, nil},
+		"other-dir":     {[]volume.SyncEntry{dir("a"), dir("b"), file("b/x"), file("c/x")}, nil},
+		"up":            {[]volume.SyncEntry{file("../a")}, nil},
+		"absolute":      {[]volume.SyncEntry{file("/a")}, nil},
+		"negative":      {[]volume.SyncEntry{{Path: "a", Size: -1, ModTime: when}}, nil},
+		"device":        {[]volume.SyncEntry{{Path: "a", Mode: fs.ModeDevice, ModTime: when}}, nil},
+		"empty-link":    {[]volume.SyncEntry{{Path: "a", Mode: fs.ModeSymlink, ModTime: when}}, nil},
+		"wrong-hashes":  {[]volume.SyncEntry{{Path: "dir", Mode: fs.ModeDir | 0o755}, {Path: "dir/f", Mode: 0o644, Size: 3, ModTime: when}}, nil},
+		"excluded":      {[]volume.SyncEntry{dir("deny"), file("deny/x")}, stream().file("deny/x", "x").end()},
+		"git-hook":      {[]volume.SyncEntry{dir(".git"), file(".git/hook")}, stream().file(".git/hook", "x").end()},
+		"other-side-up": {[]volume.SyncEntry{file("a")}, stream().kind('!').str("ARCHIVE_INVALID").str("no").end()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dest, _ := place(t)
+			want := picture(t, dest)
+			o := volume.SyncOptions{IndexOptions: volume.IndexOptions{Exclude: []string{"deny"}, GitIgnore: true}}
+			_, err := treesync.Sync(t.Context(), e, treesync.Dir(dest), o)
+			if quiet := name == "excluded" || name == "git-hook"; quiet != (err == nil) || !quiet && !errors.Is(err, volume.ErrArchive) {
+				t.Errorf("it says %v", err)
+			}
+			os.Remove(filepath.Join(dest, "a"))
+			os.Remove(filepath.Join(dest, "b"))
+			if got := picture(t, dest); got != want {
+				t.Errorf("there is\n%s", got)
+			}
+			if name != "excluded" && name != "git-hook" && name != "other-side-up" && name != "unasked" && name != "before" {
+				if _, err := treesync.Sync(t.Context(), treesync.Dir(dest), e, o); !errors.Is(err, volume.ErrArchive) {
+					t.Errorf("as a destination: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// J03: directories become links to the outside while a sync reads and writes.
+func TestJ03SwappedDirectories(t *testing.T) {
+	dest, beside := place(t)
+	from := t.TempDir()
+	plant(t, from, map[string]string{"d/e/f": "new", "d/e/g": "new", "d/e/secret": "new", "d/x": "new"})
+	plant(t, dest, map[string]string{"d/e/secret": "old"})
+	if err := os.Symlink(beside, filepath.Join(dest, "spare")); err != nil {
+		t.Fatal(err)
+	}
+	before := picture(t, beside)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errCut)
+	defer cancel()
+	var wg gosync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			unix.Renameat2(unix.AT_FDCWD, filepath.Join(dest, "d"), unix.AT_FDCWD, filepath.Join(dest, "spare"), unix.RENAME_EXCHANGE)
+		}
+	})
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			var out bytes.Buffer
+			treesync.Dir(dest).Fetch(ctx, []string{"d/secret", "d/e/secret", "spare/secret"}, &out)
+			if bytes.Contains(out.Bytes(), []byte("untouched")) {
+				t.Error("it read what is beside")
+			}
+		}
+	})
+	rounds := 0
+	for ; ctx.Err() == nil; rounds++ {
+		treesync.Sync(ctx, treesync.Dir(from), treesync.Dir(dest), volume.SyncOptions{Delete: rounds%2 == 0, Checksum: true})
+		data := stream().dir("d").dir("d/e").file("d/e/secret", "evil").file("d/secret", "evil").end()
+		treesync.Dir(dest).Apply(ctx, []string{"d/secret", "d/e/secret", "d/e"}, bytes.NewReader(data))
+	}
+	wg.Wait()
+	if got := picture(t, beside); got != before {
+		t.Errorf("after %d rounds there is beside\n%s", rounds, got)
+	}
+}
+
+func FuzzApply(f *testing.F) {
+	for _, data := range evilStreams() {
+		f.Add("dir/f", data)
+	}
+	f.Add("file", []byte(stream().dir("d").file("d/x", "data").link("d/l", "x").kind('M').str("file").uint(0o600).int(5).uint(5).end()))
+	var packed bytes.Buffer
+	src := f.TempDir()
+	plant(f, src, map[string]string{"a/b": "c", "l": "->a/b"})
+	if err := treesync.Dir(src).Fetch(f.Context(), []string{"a", "a/b", "l"}, &packed); err != nil {
+		f.Fatal(err)
+	}
+	f.Add("", packed.Bytes())
+	f.Fuzz(func(t *testing.T, remove string, data []byte) {
+		dest, beside := place(t)
+		treesync.Dir(dest).Apply(t.Context(), []string{remove}, bytes.NewReader(data))
+		if data, err := os.ReadFile(filepath.Join(beside, "secret")); string(data) != "untouched" {
+			t.Errorf("beside: %q, %v", data, err)
+		}
+		if entries, _ := os.ReadDir(filepath.Dir(dest)); len(entries) != 2 {
+			t.Errorf("beside are %v", entries)
+		}
+		filepath.WalkDir(dest, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && strings.HasPrefix(d.Name(), ".taibox-sync-") {
+				t.Errorf("%s is left", name)
+			}
+			return nil
+		})
+	})
+}
+
+func FuzzIndex(f *testing.F) {
+	var wire bytes.Buffer
+	dir := f.TempDir()
+	plant(f, dir, map[string]string{"a/b": "c", "l": "->a/b"})
+	if err := treesync.WriteIndex(&wire, treesync.Dir(dir).Index(f.Context(), volume.IndexOptions{})); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(wire.Bytes())
+	f.Add([]byte(stream().kind('e').str("a").uint(0o644).uint(1).int(1).uint(1).str("").end()))
+	f.Add([]byte(stream().kind('!').str("ARCHIVE_INVALID").str("text")))
+	f.Add([]byte(stream().kind('n').str("a").end()))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		treesync.ReadNames(bytes.NewReader(data), 1000, 1<<20)
+		treesync.ReadApply(bytes.NewReader(data))
+		var entries []volume.SyncEntry
+		for e, err := range treesync.ReadIndex(bytes.NewReader(data)) {
+			if err == nil {
+				entries = append(entries, e)
+			}
+		}
+		// Whatever it says, it does nothing to what is beside.
+		dest, beside := place(t)
+		treesync.Sync(t.Context(), evil{entries, data}, treesync.Dir(dest), volume.SyncOptions{Delete: true})
+		treesync.Sync(t.Context(), treesync.Dir(dest), evil{entries, data}, volume.SyncOptions{Delete: true})
+		if data, err := os.ReadFile(filepath.Join(beside, "secret")); string(data) != "untouched" {
+			t.Errorf("beside: %q, %v", data, err)
+		}
+	})
+}
