@@ -153,7 +153,23 @@ type Setup struct {
 	// OOMEvents is memory.events of the box's cgroup, or memory.oom_control
 	// with cgroup v1. Without it nothing is ever told as out of memory.
 	OOMEvents *os.File
+
+	// OrphanAfter is how long after its node's last connection the box ends by
+	// itself; 0 = never. The last Setup counts.
+	OrphanAfter time.Duration
+	// Lifetime is after how long the box ends by itself while its node is not
+	// connected, from the first Setup that has one; 0 = never.
+	Lifetime time.Duration
+	// End, if set, is a file into which the bridge writes why the box ended
+	// itself: [EndOrphan] or [EndLifetime].
+	End *os.File
 }
+
+// What a bridge writes into [Setup.End].
+const (
+	EndOrphan   = "orphan"
+	EndLifetime = "max-lifetime"
+)
 
 // Hello says who answers.
 type Hello struct {
@@ -171,10 +187,12 @@ const (
 
 // Setup waits until the bridge answers, and sets it up. It may be repeated.
 func (c *Client) Setup(ctx context.Context, s Setup) (Hello, error) {
-	body := wire.Setup{Box: s.Box}
+	body := wire.Setup{Box: s.Box, OrphanAfter: s.OrphanAfter, Lifetime: s.Lifetime}
 	var files []*os.File
-	if s.OOMEvents != nil {
-		body.Files, files = []string{wire.FileOOM}, []*os.File{s.OOMEvents}
+	for name, f := range map[string]*os.File{wire.FileOOM: s.OOMEvents, wire.FileEnd: s.End} {
+		if f != nil {
+			body.Files, files = append(body.Files, name), append(files, f)
+		}
 	}
 	for wait := setupLeast; ; wait = min(2*wait, setupMost) {
 		h, err := call[wire.Hello](ctx, c, wire.OpSetup, body, files...)

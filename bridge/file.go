@@ -88,7 +88,11 @@ func (c *Client) ListDir(ctx context.Context, name string, o FileOptions) ([]Fil
 // WriteFile writes all of r to a file, whole or not at all. A file that is
 // there keeps its mode.
 func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, o FileOptions) (FileInfo, error) {
-	return c.sendFile(ctx, wire.FileWrite, name, r, o)
+	kind := wire.FileWrite
+	if o.IfAbsent || o.IfVersion != "" {
+		kind = wire.FileReplace // which a bridge that knows no conditions refuses
+	}
+	return c.sendFile(ctx, kind, name, r, o)
 }
 
 // Unpack makes the files of a tar stream in a directory.
@@ -210,7 +214,7 @@ func (c *Client) openFile(ctx context.Context, kind wire.FileKind, name, to stri
 	}
 	conn, err := c.open(ctx, wire.OpFile, wire.File{
 		Kind: kind, User: o.User, Path: []byte(name), To: []byte(to), Mode: uint32(o.Mode.Perm()), Offset: o.Offset, Limit: o.Limit, All: o.All,
-		Follow: o.Follow, Owners: o.Owners,
+		Follow: o.Follow, Owners: o.Owners, IfAbsent: o.IfAbsent, IfVersion: o.IfVersion,
 	}, nil)
 	if err != nil {
 		return nil, FileInfo{}, err
@@ -256,5 +260,21 @@ func checkFile(w *wire.FileInfo) (FileInfo, error) {
 	case unix.S_IFBLK:
 		mode |= fs.ModeDevice
 	}
-	return FileInfo{Name: name, Size: w.Size, Mode: mode, UID: w.UID, GID: w.GID, ModTime: w.ModTime, Link: string(w.Link)}, nil
+	return FileInfo{Name: name, Size: w.Size, Mode: mode, UID: w.UID, GID: w.GID, ModTime: w.ModTime, Link: string(w.Link), Version: checkVersion(w)}, nil
+}
+
+// maxVersion bounds a version: four numbers and what is between them.
+const maxVersion = 4*16 + 3
+
+// checkVersion takes a version over that can be an ETag. A bridge that says
+// none, or nonsense, knows at least size and time.
+func checkVersion(w *wire.FileInfo) string {
+	v := w.Version
+	switch {
+	case w.Mode&unix.S_IFMT != unix.S_IFREG:
+		return ""
+	case v == "" || len(v) > maxVersion || strings.Trim(v, "0123456789abcdef-") != "":
+		return fmt.Sprintf("%x-%x", w.Size, w.ModTime.UnixNano())
+	}
+	return v
 }

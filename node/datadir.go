@@ -43,6 +43,7 @@ const (
 	lockFile     = "lock"
 	layoutFile   = "layout"
 	instanceFile = "instance"
+	volumeDir    = "workspaces" // see tai/volume/local
 )
 
 // openDataDir makes a data directory, or checks that an existing one is a

@@ -15,6 +15,7 @@
 //	layout    the version of what follows, [Layout]
 //	instance  8 hexadecimal characters, made once: they are in every
 //	          machine-wide name of this node
+//	workspaces  the node's volume, see tai/volume/local
 //
 // and what the driver keeps.
 //

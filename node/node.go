@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/taibox/taibox/tai"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume"
+	"github.com/taibox/taibox/tai/volume/local"
 )
 
 // DriverConfig is what a driver is opened with.
@@ -94,17 +97,26 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.client = tai.NewClient(sb, image)
+	vol, err := local.Open(ctx, local.Config{Dir: filepath.Join(dir, volumeDir), Logger: cfg.Logger})
+	if err != nil {
+		return nil, errors.Join(err, sb.Close())
+	}
+	n.client = tai.NewClient(sb, image, tai.WithVolume(vol))
 	n.undo.Push(func(context.Context) error { return n.client.Close() })
 	n.snapshot = registry.NodeSnapshot{
 		TaiID: registry.Local, Mode: registry.ModeLocal, Addr: registry.Local, Status: registry.StatusOnline,
-		Runtime: cfg.Runtime, Capabilities: capabilities(sb), Labels: maps.Clone(cfg.Labels), System: system(),
+		Runtime: cfg.Runtime, Capabilities: capabilities(sb, vol), Labels: maps.Clone(cfg.Labels), System: system(),
 	}
 	return n, nil
 }
 
-func capabilities(sb taisandbox.Sandbox) []string {
+func capabilities(sb taisandbox.Sandbox, vol volume.Volume) []string {
 	var names []string
+	for f, has := range vol.Features() {
+		if has {
+			names = append(names, string(f))
+		}
+	}
 	for f, has := range sb.Features() {
 		if has {
 			names = append(names, string(f))

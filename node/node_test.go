@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/taibox/taibox/node"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume"
 )
 
 // holdVar makes the test binary hold the data directory it names.
@@ -121,8 +123,20 @@ func TestOpen(t *testing.T) {
 		l[0].System.MemoryBytes == 0 || l[0].System.Kernel == "" || l[0].System.Hostname == "" {
 		t.Errorf("registered as %+v", l)
 	}
+	if !slices.Contains(l[0].Capabilities, string(volume.FeatureMount)) {
+		t.Errorf("the volume is not among its capabilities: %v", l[0].Capabilities)
+	}
+	if _, err := n.Client().Volume().Create(t.Context(), "ws-a", volume.Options{}); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "workspaces")); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("workspaces are in %v, %v", st, err)
+	}
 	if err := errors.Join(n.Close(), n.Close()); err != nil {
 		t.Error(err)
+	}
+	if _, err := n.Client().Volume().Get(t.Context(), "ws-a"); err == nil {
+		t.Error("the volume is still open")
 	}
 	if l := reg.List(); len(l) != 0 {
 		t.Errorf("still registered: %+v", l)
@@ -138,6 +152,9 @@ func TestOpen(t *testing.T) {
 	if again.Instance() != n.Instance() {
 		t.Errorf("instance %s became %s", n.Instance(), again.Instance())
 	}
+	if _, err := again.Client().Volume().Get(t.Context(), "ws-a"); err != nil {
+		t.Error(err)
+	}
 	for _, e := range leftovers(t, dir) {
 		t.Errorf("left: %s", e)
 	}
@@ -151,7 +168,7 @@ func leftovers(t *testing.T, dir string) (names []string) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case "lock", "layout", "instance":
+		case "lock", "layout", "instance", "workspaces":
 		default:
 			names = append(names, e.Name())
 		}

@@ -51,6 +51,8 @@ type Box struct {
 	retryAt    time.Duration       // what was due failed: no sooner
 	stopping   *flight             // being stopped because it is idle
 	stopReason string              // why we end or ended it; "" for what the node says
+
+	workplace string // the workspace bound to this handle; "" for its own
 }
 
 // ID returns the box's ID.
@@ -159,6 +161,7 @@ func (b *Box) Snapshot() BoxInfo {
 		Isolation: i.Isolation, Network: i.Network, IP: i.IP,
 		Entrypoint: slices.Clone(i.Entrypoint), Cmd: slices.Clone(i.Cmd), WorkDir: i.WorkDir, User: i.User,
 		Memory: i.MemoryBytes, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: slices.Clone(i.Devices),
+		WorkspaceID: b.workspaceID, Mounts: mountsOf(i.Mounts),
 		IdleTimeout: b.idleTimeout, MaxLifetime: b.maxLifetime, StopTimeout: b.stopTimeout, Phases: slices.Clone(i.Phases),
 	}
 	switch i.State {

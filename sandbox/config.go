@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // DefaultInstance is the instance of a manager that was not given one.
@@ -22,6 +24,15 @@ type Config struct {
 	MaxPerOwner int // boxes of one owner, the empty one too; 0 = no limit
 	MaxPerImage int // boxes of one image, as it was named; 0 = no limit
 	MaxPerNode  int // boxes on one node; 0 = no limit
+
+	// OrphanAfter is after how long a running box of another instance is
+	// stopped: no manager of that name was there. Only for a manager that has
+	// its nodes to itself. 0 = such boxes are left alone.
+	OrphanAfter time.Duration
+
+	// Workspaces knows the workspaces that boxes can mount. A program that
+	// makes some shares its manager. Default a new one.
+	Workspaces *workspace.Manager
 
 	Registry *registry.Registry // default registry.Global()
 	Logger   *slog.Logger       // default none
@@ -40,6 +51,9 @@ func (c *Config) Validate() error {
 	if min(c.MaxTotal, c.MaxPerOwner, c.MaxPerImage, c.MaxPerNode) < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits of %d boxes, %d an owner, %d an image, %d a node: they cannot be negative",
 			ErrInvalidSpec, c.MaxTotal, c.MaxPerOwner, c.MaxPerImage, c.MaxPerNode))
+	}
+	if c.OrphanAfter < 0 {
+		errs = append(errs, fmt.Errorf("%w: boxes cannot be orphans after %v", ErrInvalidSpec, c.OrphanAfter))
 	}
 	return errors.Join(errs...)
 }

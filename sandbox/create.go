@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/internal/tracing"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -42,11 +43,14 @@ func (m *Manager) GetOrCreate(ctx context.Context, opts CreateOptions) (*Box, er
 	return m.create(ctx, &opts, true)
 }
 
-func (m *Manager) create(ctx context.Context, opts *CreateOptions, join bool) (*Box, error) {
+func (m *Manager) create(ctx context.Context, opts *CreateOptions, join bool) (_ *Box, err error) {
+	ctx, span := tracing.Start(ctx, "box.create")
+	defer func() { span.End(err) }()
 	p, err := m.plan(opts)
 	if err != nil {
 		return nil, fmt.Errorf("create box: %w", err)
 	}
+	span.Set(tracing.Box, p.id).Set(tracing.Node, p.nodeID).Set(tracing.Image, p.spec.Image)
 	ctx, leave, err := m.enter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("create box %s: %w", p.id, err)
@@ -54,6 +58,11 @@ func (m *Manager) create(ctx context.Context, opts *CreateOptions, join bool) (*
 	defer leave()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
+	release, err := m.place(ctx, p)
+	defer release()
+	if err != nil {
+		return nil, fmt.Errorf("create box: %w", err)
+	}
 
 	for {
 		b, wait, err := m.reserve(p, join, giveUp)
@@ -118,7 +127,7 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 
 	p := &blueprint{identity: identity{
 		id: opts.ID, owner: opts.Owner, nodeID: opts.NodeID, attempt: taisandbox.NewID(""),
-		policy: opts.Policy, labels: opts.Labels, noStart: opts.NoStart,
+		policy: opts.Policy, labels: opts.Labels, noStart: opts.NoStart, workspaceID: opts.WorkspaceID,
 		idleTimeout: opts.IdleTimeout, maxLifetime: opts.MaxLifetime, stopTimeout: opts.StopTimeout,
 	}}
 	p.spec = taisandbox.Spec{
@@ -126,7 +135,13 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 		User: opts.User, WorkDir: opts.WorkDir, Env: opts.Env, Hostname: opts.Hostname, ExtraHosts: opts.ExtraHosts,
 		Entrypoint: opts.Entrypoint, NoStart: opts.NoStart,
 		Network: opts.Network, MemoryBytes: opts.Memory, CPUs: opts.CPUs, Pids: opts.Pids, OpenFiles: opts.OpenFiles,
-		ReadOnly: opts.ReadOnly, Tmpfs: opts.Tmpfs, Devices: opts.Devices,
+		ReadOnly: opts.ReadOnly, Tmpfs: opts.Tmpfs, Devices: opts.Devices, Mounts: specMounts(&opts, invalid),
+	}
+	if opts.Policy != Persistent {
+		p.spec.MaxLifetime = opts.MaxLifetime
+	}
+	if p.spec.WorkDir == "" && opts.WorkspaceID != "" {
+		p.spec.WorkDir = p.spec.Mounts[0].Target
 	}
 	errs = append(errs, p.spec.Validate())
 	if err := errors.Join(errs...); err != nil {
@@ -135,12 +150,6 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 	if opts.IdempotencyKey != "" {
 		p.key, p.body = hashRequest(given)
 	}
-	p.spec.Labels = p.encode(m.cfg.Instance)
-	n, err := m.node(opts.NodeID)
-	if err != nil {
-		return nil, err
-	}
-	p.node = n.Client.Sandbox()
 	return p, nil
 }
 

@@ -18,6 +18,12 @@
 // box that vanished from its node is "failed" with the reason "lost" until it
 // is removed.
 //
+// A box with a WorkspaceID works in that workspace: it is made on the node
+// that keeps it, has it mounted at [DefaultMountPath] or elsewhere, and its
+// commands begin there. Whoever the box runs as owns the files. The workspace
+// outlives the box, and is not deleted while the box is there; any number of
+// boxes can have it. [Box.Workspace] reaches its files from outside.
+//
 // [Manager.Events] tells what happens, in order and with reasons; the last few
 // thousand events are kept for a reader that comes back, see
 // [Manager.EventsSince].

@@ -32,6 +32,8 @@ var (
 	// ErrOutputLost reports, once, that output is missing at this place: the
 	// reader was too slow for what is kept. Reading goes on behind it.
 	ErrOutputLost = &reason.Error{Reason: "OUTPUT_LOST", Msg: "output is no longer kept", Class: errdefs.ErrDataLoss}
+	// ErrNoWorkspace reports a call for the workspace of a box that has none.
+	ErrNoWorkspace = &reason.Error{Reason: "NO_WORKSPACE", Msg: "box has no workspace", Class: errdefs.ErrFailedPrecondition}
 	// ErrClosed reports a call on a closed manager.
 	ErrClosed = &reason.Error{Reason: "MANAGER_CLOSED", Msg: "manager is closed", Class: errdefs.ErrUnavailable}
 )
@@ -55,6 +57,7 @@ var (
 	ErrBridgeLost    = taisandbox.ErrBridgeLost
 	ErrNoSpace       = taisandbox.ErrNoSpace
 	ErrPortRefused   = taisandbox.ErrPortRefused
+	ErrMountSource   = taisandbox.ErrMountSource
 
 	ErrFileNotFound = taisandbox.ErrFileNotFound
 	ErrFileExists   = taisandbox.ErrFileExists
@@ -81,6 +84,6 @@ var (
 func Reasons() []*reason.Error {
 	return []*reason.Error{
 		ErrNotAvailable, ErrNodeMissing, ErrNodeUnreachable, ErrTooManyContainers, ErrIdempotencyKey,
-		ErrLost, ErrStopping, ErrExecLost, ErrOutputLost, ErrClosed,
+		ErrLost, ErrStopping, ErrExecLost, ErrOutputLost, ErrNoWorkspace, ErrClosed,
 	}
 }

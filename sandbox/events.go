@@ -52,6 +52,7 @@ const (
 
 	reasonIdle        = "idle"         // it was not used for its idle timeout
 	reasonMaxLifetime = "max-lifetime" // its time is over
+	reasonOrphan      = "orphan"       // its manager did not come back
 )
 
 const (

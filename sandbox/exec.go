@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/taibox/taibox/internal/tracing"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -46,6 +47,9 @@ func exitCode(info *taisandbox.ExecInfo) (int, error) {
 }
 
 func (b *Box) collect(ctx context.Context, o *execOptions) (res taisandbox.ExecResult, err error) {
+	ctx, span := tracing.Start(ctx, "box.exec")
+	span.Set(tracing.Box, b.id).Set(tracing.Exec, o.spec.ID)
+	defer func() { endExecSpan(span, &res.ExecInfo, err) }()
 	if err := o.spec.Validate(); err != nil {
 		return res, b.failed("exec in", err)
 	}
@@ -76,6 +80,17 @@ func (b *Box) collect(ctx context.Context, o *execOptions) (res taisandbox.ExecR
 		err = b.failed("exec in", err)
 	}
 	return res, err
+}
+
+// endExecSpan ends the span of a command with what is known of it.
+func endExecSpan(span *tracing.Span, info *taisandbox.ExecInfo, err error) {
+	if info.Done() {
+		span.Set(tracing.Why, string(info.Reason))
+	}
+	if info.ExitCode != nil {
+		span.SetInt(tracing.Code, int64(*info.ExitCode))
+	}
+	span.End(err)
 }
 
 // feed writes r to a command's input. It may outlive the command by one read
@@ -115,7 +130,14 @@ func (b *Box) OpenExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbo
 	return s, err
 }
 
-func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbox.Stream, error) {
+func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (_ taisandbox.Stream, err error) {
+	ctx, span := tracing.Start(ctx, "box.exec")
+	span.Set(tracing.Box, b.id).Set(tracing.Exec, spec.ID)
+	defer func() {
+		if err != nil {
+			span.End(err)
+		}
+	}()
 	if err := spec.Validate(); err != nil {
 		return nil, b.failed("exec in", err)
 	}
@@ -128,7 +150,9 @@ func (b *Box) openExec(ctx context.Context, spec taisandbox.ExecSpec) (taisandbo
 	if err != nil {
 		return nil, b.explain(ctx, "exec in", err)
 	}
-	return b.track(s, spec.ID, true, false), nil
+	t := b.track(s, spec.ID, true, false)
+	t.span = span // which lasts as long as the stream
+	return t, nil
 }
 
 // AttachExec opens another reader of a command, also of one that has ended. One

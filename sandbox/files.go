@@ -21,13 +21,14 @@ type FileInfo struct {
 	IsDir    bool
 	UID, GID uint32
 	Link     string // where a symbolic link leads
+	Version  string // see [taisandbox.FileInfo]
 }
 
 // fileInfo describes the file at p.
 func fileInfo(p string, i taisandbox.FileInfo) FileInfo {
 	return FileInfo{
 		Name: i.Name, Path: p, Size: i.Size, Mode: i.Mode, ModTime: i.ModTime, IsDir: i.Mode.IsDir(),
-		UID: i.UID, GID: i.GID, Link: i.Link,
+		UID: i.UID, GID: i.GID, Link: i.Link, Version: i.Version,
 	}
 }
 
@@ -161,6 +162,38 @@ func (b *Box) CopyFrom(ctx context.Context, name string, o FileOptions) (io.Read
 		return nil, b.explain(ctx, verb, err)
 	}
 	return &inUse{r, done}, nil
+}
+
+// WatchFiles tells what changes at a path of the box and below, until ctx or
+// the box ends; then the channel is closed. It keeps the box busy.
+func (b *Box) WatchFiles(ctx context.Context, name string, o FileOptions) (<-chan taisandbox.FileEvent, error) {
+	const verb = "watch files of"
+	sb, done, err := b.use(useFiles)
+	if err != nil {
+		return nil, b.failed(verb, err)
+	}
+	f, ok := taisandbox.As[taisandbox.FileWatcher](sb)
+	if !ok {
+		done()
+		return nil, b.failed(verb, fmt.Errorf("%w: %s", taisandbox.ErrUnsupported, taisandbox.FeatureFileWatch))
+	}
+	in, err := f.WatchFiles(ctx, b.id, name, o)
+	if err != nil {
+		done()
+		return nil, b.explain(ctx, verb, err)
+	}
+	out := make(chan taisandbox.FileEvent)
+	go func() {
+		defer done()
+		defer close(out)
+		for e := range in {
+			select {
+			case out <- e:
+			case <-ctx.Done(): // in is closed soon
+			}
+		}
+	}()
+	return out, nil
 }
 
 // copyEnd is a box as [boxcopy] wants it.

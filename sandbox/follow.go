@@ -124,6 +124,10 @@ func (m *Manager) listen(ctx context.Context, f *follower) (heard bool, err erro
 		return false, err
 	}
 
+	strays := orphans{}
+	if err := m.stopOrphans(ctx, f.node, strays); err != nil {
+		return true, err
+	}
 	next := time.NewTimer(sweepInterval)
 	defer next.Stop()
 	hurry := false // next is as soon as may be
@@ -149,6 +153,9 @@ func (m *Manager) listen(ctx context.Context, f *follower) (heard bool, err erro
 			return true, context.Cause(ctx)
 		}
 		if err := m.sweep(ctx, f); err != nil {
+			return true, err
+		}
+		if err := m.stopOrphans(ctx, f.node, strays); err != nil {
 			return true, err
 		}
 		next.Reset(sweepInterval)
@@ -232,7 +239,9 @@ func (m *Manager) adoptLocked(f *follower, info *taisandbox.Info, seq uint64) {
 
 	switch info.State {
 	case taisandbox.StateCreating, taisandbox.StateCreated:
-		// Its create never came to its end, and nobody was told of it.
+		// Its create never came to its end, and nobody was told of it: whoever
+		// repeats it is to get a box.
+		m.keys.forget(b)
 		b.doomed = true
 		m.startRemovalLocked(b, reasonFailed)
 	case taisandbox.StateRemoving:

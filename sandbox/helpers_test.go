@@ -105,6 +105,15 @@ func (h *hook) Stop(ctx context.Context, id string, grace time.Duration) error {
 	return h.Sandbox.Stop(ctx, id, grace)
 }
 
+func (h *hook) StopFor(ctx context.Context, id string, grace time.Duration, why string) error {
+	if h.stop != nil {
+		if err := h.stop(ctx, id); err != nil {
+			return err
+		}
+	}
+	return h.Sandbox.(taisandbox.ReasonStopper).StopFor(ctx, id, grace, why)
+}
+
 func (h *hook) Events(ctx context.Context) (<-chan taisandbox.Event, error) {
 	if h.events != nil {
 		return h.events(ctx)

@@ -47,6 +47,9 @@ type BoxInfo struct {
 	ReadOnly  bool
 	Devices   []string
 
+	WorkspaceID string  // that the box works in; empty if none
+	Mounts      []Mount // all, that of WorkspaceID too
+
 	IdleTimeout time.Duration // 0 = none
 	MaxLifetime time.Duration // 0 = none
 	StopTimeout time.Duration

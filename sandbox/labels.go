@@ -51,6 +51,7 @@ type identity struct {
 	idleTimeout, maxLifetime   time.Duration     // 0 = none
 	stopTimeout                time.Duration
 	noStart                    bool
+	workspaceID                string // empty without one
 	key, body                  string // hashes; empty without an idempotency key
 }
 
@@ -73,6 +74,9 @@ func (i *identity) encode(instance string) map[string]string {
 	if i.noStart {
 		l[labelNoStart] = "true"
 	}
+	if i.workspaceID != "" {
+		l[labelWorkspace] = i.workspaceID
+	}
 	if i.key != "" {
 		l[labelKey] = i.key + ":" + i.body
 	}
@@ -85,7 +89,8 @@ func decode(id, nodeID string, labels map[string]string) (identity, error) {
 	i := identity{
 		id: id, nodeID: nodeID, owner: labels[labelOwner], attempt: labels[labelAttempt],
 		policy: LifecyclePolicy(labels[labelPolicy]), noStart: labels[labelNoStart] == "true",
-		labels: maps.Clone(labels),
+		workspaceID: labels[labelWorkspace],
+		labels:      maps.Clone(labels),
 	}
 	maps.DeleteFunc(i.labels, func(k, _ string) bool { return reserved(k) })
 	i.key, i.body, _ = strings.Cut(labels[labelKey], ":")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // Manager makes boxes on nodes and keeps an eye on them.
@@ -72,6 +73,12 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Workspaces == nil {
+		var err error
+		if cfg.Workspaces, err = workspace.New(workspace.Config{Registry: cfg.Registry, Logger: cfg.Logger}); err != nil {
+			return nil, fmt.Errorf("new manager: %w", err)
+		}
 	}
 	life, end := context.WithCancelCause(context.Background())
 	epoch := time.Now()

@@ -37,10 +37,10 @@ type CreateOptions struct {
 	ID     string // default a new one; see [taisandbox.ValidateID]
 	Owner  string
 	Labels map[string]string
-	NodeID string // required: a TaiID from the registry
+	NodeID string // a TaiID from the registry; required unless a workspace says where
 
 	Image      string            // required; a reference or the built-in "hostfs"
-	WorkDir    string            // default the image's, else /workspace
+	WorkDir    string            // default where the workspace is; without one the image's, else /workspace
 	User       string            // user[:group]; default the image's, else root
 	Env        map[string]string // added to the image's
 	Hostname   string            // default the ID
@@ -57,6 +57,14 @@ type CreateOptions struct {
 	ReadOnly  bool                 // root file system read-only
 	Tmpfs     []string             // "path[:size=bytes]"
 	Devices   []string             // by CDI name
+
+	// WorkspaceID is the workspace that the box works in. It decides the node.
+	WorkspaceID string `json:",omitempty"`
+	MountMode   string `json:",omitempty"` // "rw" (default) or "ro"
+	MountPath   string `json:",omitempty"` // default /workspace
+	// Mounts are further workspaces, of the same node, and directories of the
+	// node's machine.
+	Mounts []Mount `json:",omitempty"`
 
 	Policy LifecyclePolicy // default Session
 	// IdleTimeout is how long a Session or LongRunning box may be idle; 0 =
@@ -79,6 +87,7 @@ func (o *CreateOptions) clone() CreateOptions {
 	c := *o
 	c.Labels, c.Env = maps.Clone(o.Labels), maps.Clone(o.Env)
 	c.ExtraHosts, c.Tmpfs, c.Devices = slices.Clone(o.ExtraHosts), slices.Clone(o.Tmpfs), slices.Clone(o.Devices)
+	c.Mounts = slices.Clone(o.Mounts)
 	if o.Entrypoint != nil {
 		e := append([]string{}, *o.Entrypoint...)
 		c.Entrypoint = &e

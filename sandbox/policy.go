@@ -110,7 +110,7 @@ func (m *Manager) stopIdleUnlock(b *Box) error {
 	f := newFlight()
 	b.stopping, b.stopReason = f, reasonIdle
 	m.mu.Unlock()
-	f.err = m.stopGently(m.life, b)
+	f.err = m.stopGently(m.life, b, reasonIdle)
 	b.look(m.life)
 
 	m.mu.Lock()
@@ -124,14 +124,22 @@ func (m *Manager) stopIdleUnlock(b *Box) error {
 }
 
 // stopGently stops a box within its own stop timeout.
-func (m *Manager) stopGently(ctx context.Context, b *Box) error {
+func (m *Manager) stopGently(ctx context.Context, b *Box, why string) error {
 	n, err := m.node(b.nodeID)
 	if err != nil {
 		return b.failed("stop", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, b.stopTimeout+stopTimeout, errStopTimeout)
 	defer cancel()
-	return cause(ctx, n.Client.Sandbox().Stop(ctx, b.id, b.stopTimeout))
+	return cause(ctx, stopFor(ctx, n.Client.Sandbox(), b.id, b.stopTimeout, why))
+}
+
+// stopFor stops a box and has its node keep the reason, where it can.
+func stopFor(ctx context.Context, node taisandbox.Sandbox, id string, grace time.Duration, why string) error {
+	if s, ok := taisandbox.As[taisandbox.ReasonStopper](node); ok {
+		return s.StopFor(ctx, id, grace, why)
+	}
+	return node.Stop(ctx, id, grace)
 }
 
 // commandsRun asks the node whether commands run in a box.

@@ -75,6 +75,30 @@ func TestG01KilledInCreate(t *testing.T) {
 	}
 }
 
+// A create whose answer was lost with the server is repeated with its key, and
+// comes to a box: the one that was made, or else a new one.
+func TestG01KilledInCreateIsRepeated(t *testing.T) {
+	for _, step := range []string{"create.image", "create.record", "create.done", "start.runtime", "start.bridge", "start.done"} {
+		t.Run(step, func(t *testing.T) {
+			at(t, func(t *testing.T) {
+				dir := machineDir(t)
+				f, err := fake.Failpoints(step + ":kill")
+				must(t, err)
+				first := newServer(t, dir, fake.WithFault(f))
+				o := sandbox.CreateOptions{ID: "x", IdempotencyKey: "k"}
+				if _, err := first.m.Create(t.Context(), with(o)); err == nil {
+					t.Fatal("the create survived")
+				}
+				must(t, first.m.Close())
+
+				second := newServer(t, dir)
+				wantStatus(t, second.create(o), taisandbox.StateRunning, "")
+				second.want("x")
+			})
+		})
+	}
+}
+
 func TestG01KilledInRemove(t *testing.T) {
 	for _, step := range []string{"remove.kill", "remove.runtime", "remove.network", "remove.rootfs", "remove.record", "remove.done"} {
 		t.Run(step, func(t *testing.T) {

@@ -7,11 +7,14 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/taibox/taibox/internal/tracing"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 // remove removes a box, joining a removal under way and ending a create.
-func (m *Manager) remove(ctx context.Context, b *Box, why string) error {
+func (m *Manager) remove(ctx context.Context, b *Box, why string) (err error) {
+	ctx, span := tracing.Start(ctx, "box.remove")
+	defer func() { span.Set(tracing.Box, b.id).End(err) }()
 	for waited := false; ; waited = true {
 		m.mu.Lock()
 		var f *flight
@@ -63,7 +66,7 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 	m.tellLocked(b, taisandbox.StateRemoving, why)
 	m.wg.Go(func() {
 		if gentle(why) {
-			if err := m.stopGently(m.life, b); err != nil {
+			if err := m.stopGently(m.life, b, why); err != nil {
 				b.log().DebugContext(m.life, "box not stopped before its removal", slog.Any("err", err))
 			}
 		}

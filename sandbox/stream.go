@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/taibox/taibox/internal/tracing"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -24,6 +25,8 @@ type boxStream struct {
 	end     atomic.Int64 // offset behind what was received
 	acked   atomic.Int64
 	eof     atomic.Bool
+	span    *tracing.Span // of the command; nil without
+	told    sync.Once     // the span has ended
 }
 
 func (b *Box) track(s taisandbox.Stream, execID string, hold, noFollow bool) *boxStream {
@@ -70,6 +73,7 @@ func (s *boxStream) Wait(ctx context.Context) (taisandbox.ExecInfo, error) {
 	info, err := s.Stream.Wait(ctx)
 	if err == nil {
 		s.ended()
+		s.told.Do(func() { endExecSpan(s.span, &info, nil) })
 	}
 	return info, err
 }
@@ -98,6 +102,7 @@ func (s *boxStream) Close() error {
 // to the end, or nobody will. It returns the removal that follows, if one does.
 func (s *boxStream) done(taken bool) (f *flight) {
 	s.unuse()
+	s.told.Do(func() { s.span.End(nil) })
 	if s.holds {
 		s.release.Do(func() { f = s.b.released(taken) })
 	}

@@ -35,9 +35,13 @@ func handleFile(conn *wire.Conn, req *wire.File) error {
 	case wire.FileRead:
 		return sendFile(conn, path, req.Offset, req.Limit)
 	case wire.FileWrite:
-		return receiveFile(conn, path, perm)
+		return receiveFile(conn, path, perm, &condition{})
+	case wire.FileReplace:
+		return receiveFile(conn, path, perm, &condition{absent: req.IfAbsent, version: req.IfVersion})
 	case wire.FileList:
 		return listDir(conn, path)
+	case wire.FileWatch:
+		return watchFiles(conn, path)
 	case wire.FilePack:
 		return sendTree(conn, path, req.Follow)
 	case wire.FileUnpack:
@@ -101,8 +105,17 @@ func fileInfo(path string) (wire.FileInfo, error) {
 func describe(name string, st *unix.Stat_t) wire.FileInfo {
 	return wire.FileInfo{
 		Name: []byte(name), Size: st.Size, Mode: st.Mode, UID: st.Uid, GID: st.Gid,
-		ModTime: time.Unix(st.Mtim.Unix()).UTC(),
+		ModTime: time.Unix(st.Mtim.Unix()).UTC(), Version: version(st),
 	}
+}
+
+// version tells the states of a regular file apart: whoever writes to it
+// changes its ctime, which nobody can set.
+func version(st *unix.Stat_t) string {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return ""
+	}
+	return fmt.Sprintf("%x-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
 }
 
 // openRegular opens a file that can be read to its end: no pipe, no device,
@@ -169,7 +182,7 @@ func sendFile(conn *wire.Conn, path string, offset, limit int64) error {
 
 // receiveFile writes a file whole or not at all. One that is there keeps its
 // mode, and its owner if root writes; a link stays, and what it leads to is written.
-func receiveFile(conn *wire.Conn, path string, perm fs.FileMode) (err error) {
+func receiveFile(conn *wire.Conn, path string, perm fs.FileMode, c *condition) (err error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
@@ -184,6 +197,9 @@ func receiveFile(conn *wire.Conn, path string, perm fs.FileMode) (err error) {
 		return &fs.PathError{Op: "write", Path: path, Err: unix.EINVAL}
 	case perm == 0:
 		perm = defaultFileMode
+	}
+	if err := c.check(path); err != nil {
+		return err
 	}
 	dir := filepath.Dir(path)
 	tmp := filepath.Join(dir, ".taibox-"+rand.Text())
@@ -211,7 +227,7 @@ func receiveFile(conn *wire.Conn, path string, perm fs.FileMode) (err error) {
 	if err := errors.Join(f.Chmod(perm), f.Sync()); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := c.publish(tmp, path); err != nil {
 		return err
 	}
 	syncDir(dir)

@@ -97,6 +97,13 @@ func (s *Server) setup(b *wire.Setup, files *passed) (any, error) {
 		}
 		s.oom = f
 	}
+	if f := files.take(wire.FileEnd); f != nil {
+		if s.end != nil {
+			s.end.Close() //nolint:errcheck // nothing was written
+		}
+		s.end = f
+	}
+	s.alone.setup(b.OrphanAfter, b.Lifetime)
 	return wire.Hello{Protocol: wire.Major, Version: s.cfg.Version, PID: os.Getpid(), Started: s.started}, nil
 }
 

@@ -40,10 +40,12 @@ type Server struct {
 	started time.Time
 	quit    chan struct{} // closed when the process is about to end
 	conns   sync.WaitGroup
+	alone   alone
 
 	mu       sync.Mutex
 	box      string
 	oom      *os.File // where the kernel counts; nil if not known
+	end      *os.File // for why the box ended itself; nil if not known
 	execs    map[string]*exec
 	order    []*exec // oldest first
 	watchers map[*watcher]struct{}
@@ -102,6 +104,8 @@ func Run(cfg Config) error {
 		cfg: cfg, reaper: newReaper(), null: null, started: time.Now(), quit: make(chan struct{}),
 		execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}),
 	}
+	s.alone.end = s.endAlone
+	defer s.alone.close()
 	s.idle = time.AfterFunc(idleDelay, debug.FreeOSMemory)
 	defer s.idle.Stop()
 	outside, stopSignals := catchSignals()
@@ -122,6 +126,15 @@ func Run(cfg Config) error {
 	cfg.Listener.Close() //nolint:errcheck // the process ends
 	own.Wait()
 	return nil
+}
+
+// endAlone stops a box that its node has left, and leaves a note of why.
+func (s *Server) endAlone(why string) {
+	s.mu.Lock()
+	f := s.end
+	s.mu.Unlock()
+	noteEnd(f, why)
+	s.stop(sandbox.DefaultKillGrace)
 }
 
 // farewell bounds how long readers may take for the last they are told.
@@ -167,6 +180,8 @@ func (s *Server) serve(c net.Conn) {
 	if err := s.cfg.TrustPeer(c); err != nil {
 		return
 	}
+	s.alone.link()
+	defer s.alone.unlink()
 	conn := wire.NewConn(c)
 	defer func() {
 		if r := recover(); r != nil {

@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func newBox(m *machine, spec sandbox.Spec) *box {
 		Network:   orDefault(spec.Network, sandbox.NetworkInternet),
 		State:     sandbox.StateCreating, CreatedAt: now,
 		MemoryBytes: spec.MemoryBytes, CPUs: spec.CPUs, Pids: spec.Pids, OpenFiles: spec.OpenFiles,
-		ReadOnly: spec.ReadOnly, Devices: spec.Devices,
+		ReadOnly: spec.ReadOnly, Devices: spec.Devices, Mounts: spec.Mounts,
 	}
 	return b
 }
@@ -166,7 +167,7 @@ func (b *box) snapshot() sandbox.Info {
 	info := b.info
 	info.Labels = maps.Clone(info.Labels)
 	info.Entrypoint, info.Cmd = slices.Clone(info.Entrypoint), slices.Clone(info.Cmd)
-	info.Devices, info.Phases = slices.Clone(info.Devices), slices.Clone(info.Phases)
+	info.Devices, info.Phases, info.Mounts = slices.Clone(info.Devices), slices.Clone(info.Phases), slices.Clone(info.Mounts)
 	if b.removing {
 		info.State = sandbox.StateRemoving
 	}
@@ -239,6 +240,9 @@ func (b *box) breakDown(s sandbox.State, reason string) {
 
 // readFile and writeFile are the box's files, as programs see them.
 func (b *box) readFile(name string) ([]byte, error) {
+	if data, done, err := onMount(b, name, (*mounted).read); done {
+		return data, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	data, ok := b.files[path.Clean(name)]
@@ -252,6 +256,13 @@ func (b *box) readFile(name string) ([]byte, error) {
 }
 
 func (b *box) writeFile(name string, data []byte, add bool) error {
+	flag := os.O_TRUNC
+	if add {
+		flag = os.O_APPEND
+	}
+	if _, done, err := onMount(b, name, func(m *mounted) (bool, error) { return true, m.write(data, flag, 0o644) }); done {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	name = path.Clean(name)
@@ -267,5 +278,8 @@ func (b *box) writeFile(name string, data []byte, add bool) error {
 		b.files[name] = nil
 	}
 	b.files[name] = append(b.files[name], data...)
+	a := b.attrs[name]
+	a.version = versions.Add(1)
+	b.attrs[name] = a
 	return nil
 }

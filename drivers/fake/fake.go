@@ -160,7 +160,7 @@ func allFeatures() sandbox.Features {
 		sandbox.FeatureMemoryLimit: true, sandbox.FeatureCPULimit: true, sandbox.FeaturePidsLimit: true,
 		sandbox.FeatureNetworkNone: true, sandbox.FeatureNetwork: true, sandbox.FeatureUserNS: true,
 		sandbox.FeatureExecCgroup: true, sandbox.FeatureSurvives: true, sandbox.FeatureImageImport: true,
-		sandbox.FeatureReadOnlyRoot: true, sandbox.FeatureProcesses: true, sandbox.FeatureFiles: true, sandbox.FeatureImagePull: true,
+		sandbox.FeatureReadOnlyRoot: true, sandbox.FeatureProcesses: true, sandbox.FeatureFiles: true, sandbox.FeatureImagePull: true, sandbox.FeatureMounts: true,
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,7 +24,11 @@ type attr struct {
 	mode     fs.FileMode
 	uid, gid uint32
 	mod      time.Time
+	version  uint64 // of the contents
 }
+
+// versions counts the contents that there ever were.
+var versions atomic.Uint64
 
 // tree is the files of a box. Paths in its maps are clean.
 type tree struct{ *box }
@@ -71,7 +77,7 @@ func (t tree) infoLocked(name string) (sandbox.FileInfo, error) {
 	case isLink:
 		info.Mode, info.Link, info.Size = fs.ModeSymlink|0o777, target, int64(len(target))
 	case isFile:
-		info.Mode, info.Size = orDefault(a.mode, 0o644), int64(len(data))
+		info.Mode, info.Size, info.Version = orDefault(a.mode, 0o644), int64(len(data)), strconv.FormatUint(a.version, 10)
 	default:
 		return info, syscall.ENOENT
 	}
@@ -101,6 +107,7 @@ func (t tree) putLocked(name string, data []byte, a attr) error {
 	}
 	delete(t.links, name)
 	t.files[name] = append([]byte{}, data...)
+	a.version = versions.Add(1)
 	t.attrs[name] = a
 	return nil
 }
@@ -192,9 +199,19 @@ func (d *Driver) ReadFile(ctx context.Context, id, name string, o sandbox.FileOp
 	var info sandbox.FileInfo
 	data, err := onTree(ctx, d, "read a file of", id, func(t tree) ([]byte, error) {
 		at, err := t.resolveLocked(name, true)
-		if err == nil {
-			info, err = t.infoLocked(at)
+		if err != nil {
+			return nil, err
 		}
+		data, done, err := onMount(t.box, at, func(m *mounted) (data []byte, err error) {
+			if info, err = m.stat(true); err == nil {
+				data, err = m.read()
+			}
+			return data, err
+		})
+		if done {
+			return data, err
+		}
+		info, err = t.infoLocked(at)
 		if err == nil && info.Mode.IsDir() {
 			err = syscall.EISDIR
 		}
@@ -221,12 +238,32 @@ func (d *Driver) WriteFile(ctx context.Context, id, name string, r io.Reader, o 
 		if err != nil {
 			return sandbox.FileInfo{}, err
 		}
+		res, done, err := onMount(t.box, at, func(m *mounted) (sandbox.FileInfo, error) {
+			if o.All && !m.ReadOnly {
+				if err := m.root.MkdirAll(path.Dir(m.name), 0o755); err != nil {
+					return sandbox.FileInfo{}, err
+				}
+			}
+			if err := m.write(data, os.O_TRUNC, orDefault(o.Mode.Perm(), 0o644)); err != nil {
+				return sandbox.FileInfo{}, err
+			}
+			return m.stat(true)
+		})
+		if done {
+			return res, err
+		}
 		a, err := t.ownerLocked(o)
 		if err != nil {
 			return sandbox.FileInfo{}, err
 		}
 		if o.All && !t.dirs[path.Dir(at)] && !t.spec.ReadOnly {
 			t.makeDirLocked(path.Dir(at))
+		}
+		switch now, err := t.infoLocked(at); {
+		case o.IfAbsent && err == nil:
+			return sandbox.FileInfo{}, syscall.EEXIST
+		case o.IfVersion != "" && (err != nil || now.Version != o.IfVersion):
+			return sandbox.FileInfo{}, sandbox.ErrFileChanged
 		}
 		a.mode = orDefault(o.Mode.Perm(), 0o644)
 		if old, ok := t.attrs[at]; ok && old.mode != 0 {
@@ -246,6 +283,9 @@ func (d *Driver) Stat(ctx context.Context, id, name string, o sandbox.FileOption
 		if err != nil {
 			return sandbox.FileInfo{}, err
 		}
+		if info, done, err := onMount(t.box, at, func(m *mounted) (sandbox.FileInfo, error) { return m.stat(o.Follow) }); done {
+			return info, err
+		}
 		return t.infoLocked(at)
 	})
 }
@@ -254,6 +294,11 @@ func (d *Driver) Stat(ctx context.Context, id, name string, o sandbox.FileOption
 func (d *Driver) ListDir(ctx context.Context, id, name string, _ sandbox.FileOptions) ([]sandbox.FileInfo, error) {
 	return onTree(ctx, d, "list a directory of", id, func(t tree) ([]sandbox.FileInfo, error) {
 		at, err := t.resolveLocked(name, true)
+		if err == nil {
+			if list, done, err := onMount(t.box, at, (*mounted).list); done {
+				return list, err
+			}
+		}
 		if err == nil && !t.dirs[at] {
 			if _, err = t.infoLocked(at); err == nil {
 				err = syscall.ENOTDIR

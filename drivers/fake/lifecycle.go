@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/taibox/taibox/internal/lifecycle"
+	"github.com/taibox/taibox/internal/tracing"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -59,7 +60,7 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec) (sandbox.Info, e
 		if err := s.run(); err != nil {
 			return sandbox.Info{}, err
 		}
-		b.phase(s.name, began)
+		b.phase(ctx, s.name, began)
 	}
 	undo.Release()
 	return b.snapshot(), nil
@@ -78,6 +79,7 @@ func (d *Driver) checkSpec(spec *sandbox.Spec) error {
 		{spec.CPUs > 0, sandbox.FeatureCPULimit},
 		{spec.Pids > 0, sandbox.FeaturePidsLimit},
 		{spec.ReadOnly, sandbox.FeatureReadOnlyRoot},
+		{len(spec.Mounts) > 0, sandbox.FeatureMounts},
 		{spec.Network == sandbox.NetworkNone, sandbox.FeatureNetworkNone},
 		{spec.Network != sandbox.NetworkNone, sandbox.FeatureNetwork},
 	} {
@@ -87,7 +89,7 @@ func (d *Driver) checkSpec(spec *sandbox.Spec) error {
 			}
 		}
 	}
-	return nil
+	return checkSources(spec.Mounts)
 }
 
 // add takes the box's ID: from here on the ID belongs to this attempt.
@@ -128,7 +130,8 @@ func (m *machine) giveAddress(b *box) {
 	}
 }
 
-func (b *box) phase(name string, began time.Time) {
+func (b *box) phase(ctx context.Context, name string, began time.Time) {
+	tracing.Done(ctx, "box."+strings.TrimPrefix(name, "start."), began)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.info.Phases = append(b.info.Phases, sandbox.Phase{Name: name, Duration: time.Since(began)})
@@ -164,13 +167,19 @@ func (d *Driver) start(ctx context.Context, id string) error {
 		return sandbox.ErrRemoving
 	default:
 	}
+	if err := checkSources(b.spec.Mounts); err != nil {
+		return err
+	}
 	b.forgetPhases("start.")
 	for _, step := range []string{"start.runtime", "start.bridge"} {
 		began := time.Now()
 		if err := d.step(ctx, step, id); err != nil {
 			return err
 		}
-		b.phase(step, began)
+		b.phase(ctx, step, began)
+	}
+	if err := b.mountDirs(); err != nil {
+		return err
 	}
 	b.setState(sandbox.StateRunning, ReasonUser)
 	if err := d.startEntrypoint(ctx, b); err != nil {
@@ -204,19 +213,24 @@ func (d *Driver) startEntrypoint(ctx context.Context, b *box) error {
 
 // Stop ends every command of the box, then the box.
 func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error {
-	if err := d.stop(ctx, id, grace); err != nil {
+	return d.StopFor(ctx, id, grace, ReasonUser)
+}
+
+// StopFor is [Driver.Stop] with the reason that the box then has.
+func (d *Driver) StopFor(ctx context.Context, id string, grace time.Duration, reason string) error {
+	if err := d.stop(ctx, id, grace, reason); err != nil {
 		return fmt.Errorf("stop box %.64q: %w", id, err)
 	}
 	return nil
 }
 
-func (d *Driver) stop(ctx context.Context, id string, grace time.Duration) error {
+func (d *Driver) stop(ctx context.Context, id string, grace time.Duration, reason string) error {
 	if err := d.begin(ctx); err != nil {
 		return err
 	}
 	// The stop goes on when its caller does not wait for it any more.
 	done := make(chan error, 1)
-	d.m.work.run(func() { done <- d.stopBox(context.WithoutCancel(ctx), id, grace) })
+	d.m.work.run(func() { done <- d.stopBox(context.WithoutCancel(ctx), id, grace, reason) })
 	select {
 	case err := <-done:
 		return err
@@ -225,7 +239,7 @@ func (d *Driver) stop(ctx context.Context, id string, grace time.Duration) error
 	}
 }
 
-func (d *Driver) stopBox(ctx context.Context, id string, grace time.Duration) error {
+func (d *Driver) stopBox(ctx context.Context, id string, grace time.Duration, reason string) error {
 	b, err := d.acquire(ctx, id)
 	if err != nil {
 		return err
@@ -237,7 +251,7 @@ func (d *Driver) stopBox(ctx context.Context, id string, grace time.Duration) er
 	case sandbox.StateRemoving:
 		return sandbox.ErrRemoving
 	case sandbox.StateRunning:
-		b.setState(sandbox.StateStopping, ReasonUser)
+		b.setState(sandbox.StateStopping, reason)
 	default: // an earlier stop was cut short
 	}
 	if err := d.step(ctx, "stop.term", b.id); err != nil {
@@ -255,7 +269,7 @@ func (d *Driver) stopBox(ctx context.Context, id string, grace time.Duration) er
 			return err
 		}
 	}
-	b.setState(sandbox.StateStopped, ReasonUser)
+	b.setState(sandbox.StateStopped, reason)
 	return d.step(ctx, "stop.done", b.id)
 }
 
@@ -359,6 +373,7 @@ func (d *Driver) List(ctx context.Context, f sandbox.Filter) ([]sandbox.Info, er
 func cloneSpec(s sandbox.Spec) sandbox.Spec {
 	s.Labels, s.Env = maps.Clone(s.Labels), maps.Clone(s.Env)
 	s.ExtraHosts, s.Tmpfs, s.Devices = slices.Clone(s.ExtraHosts), slices.Clone(s.Tmpfs), slices.Clone(s.Devices)
+	s.Mounts = slices.Clone(s.Mounts)
 	if s.Entrypoint != nil {
 		e := slices.Clone(*s.Entrypoint)
 		s.Entrypoint = &e

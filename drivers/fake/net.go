@@ -140,3 +140,18 @@ func (d *Driver) Stats(ctx context.Context, id string) (sandbox.Stats, error) {
 		Pids: n, OverheadBytes: each,
 	}, nil
 }
+
+// ProcessCounts counts what [Driver.Stats] does.
+func (d *Driver) ProcessCounts(ctx context.Context) (map[string]int, error) {
+	infos, err := d.List(ctx, sandbox.Filter{States: []sandbox.State{sandbox.StateRunning}})
+	if err != nil {
+		return nil, err
+	}
+	counts := map[string]int{}
+	for i := range infos {
+		if s, err := d.Stats(ctx, infos[i].ID); err == nil {
+			counts[infos[i].ID] = int(s.Pids)
+		}
+	}
+	return counts, nil
+}

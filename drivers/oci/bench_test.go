@@ -18,12 +18,26 @@ func benchDriver(b *testing.B) *oci.Driver {
 }
 
 func BenchmarkCreateToFirstExec(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		spec sandbox.Spec
+	}{
+		{"plain", sandbox.Spec{}},
+		{"workspace", sandbox.Spec{Mounts: inWorkspace(workspaceDir(b), "/workspace")}},
+		{"workspace-user", sandbox.Spec{User: "1000", Mounts: inWorkspace(workspaceDir(b), "/workspace")}},
+	} {
+		b.Run(c.name, func(b *testing.B) { benchCreateToFirstExec(b, c.spec) })
+	}
+}
+
+func benchCreateToFirstExec(b *testing.B, spec sandbox.Spec) {
 	d := benchDriver(b)
 	n := 0
 	for b.Loop() {
 		id := "b" + strconv.Itoa(n)
 		n++
-		started(b, d, sandbox.Spec{ID: id})
+		spec.ID = id
+		started(b, d, spec)
 		if _, err := d.Exec(b.Context(), id, sandbox.ExecSpec{Args: []string{"/bin/true"}}); err != nil {
 			b.Fatal(err)
 		}

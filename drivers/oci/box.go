@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -89,6 +90,7 @@ func (b *box) update(change func(*record)) error {
 	b.mu.Lock()
 	before := b.rec.State
 	change(&b.rec)
+	b.rec.Changes++
 	rec := b.rec
 	b.mu.Unlock()
 	err := b.d.saveRecord(&rec)
@@ -101,12 +103,14 @@ func (b *box) update(change func(*record)) error {
 }
 
 // note is update for the way down: a full disk must not keep a box from being
-// stopped or removed. What the disk says too much is put right when the box is
-// next found.
+// stopped or removed. The record is set aside then.
 func (b *box) note(change func(*record)) error {
 	err := b.update(change)
 	if errors.Is(err, sandbox.ErrNoSpace) {
-		b.d.log.Warn("state of box is not on disk", slog.String("box", b.id), slog.Any("err", err))
+		b.mu.Lock()
+		rec := b.rec
+		b.mu.Unlock()
+		b.d.log.Warn("state of box is not on disk", slog.String("box", b.id), slog.Any("err", err), slog.Any("aside_err", b.d.setAside(&rec)))
 		return nil
 	}
 	return err
@@ -147,7 +151,7 @@ func (b *box) info() sandbox.Info {
 		User: r.user(), WorkDir: r.workDir(), Entrypoint: r.entrypoint(), Cmd: r.command(),
 		State: r.State, Reason: r.Reason, Error: r.Error, CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, StoppedAt: r.StoppedAt,
 		OOMKills: r.OOMKills, LastExecAt: r.LastExec, MemoryBytes: r.Spec.MemoryBytes, CPUs: r.Spec.CPUs, Pids: r.Spec.Pids,
-		OpenFiles: r.Spec.OpenFiles, ReadOnly: r.Spec.ReadOnly, Devices: r.Spec.Devices, Phases: r.Phases,
+		OpenFiles: r.Spec.OpenFiles, ReadOnly: r.Spec.ReadOnly, Devices: r.Spec.Devices, Mounts: slices.Clone(r.Spec.Mounts), Phases: r.Phases,
 	}
 	if b.removal != nil {
 		info.State = sandbox.StateRemoving

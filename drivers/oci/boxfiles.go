@@ -119,7 +119,7 @@ func (b *box) visit(ctx context.Context, o sandbox.FileOptions) (_ *reach, err e
 			return nil, err
 		}
 	}
-	live, err := b.launch(ctx, newTrace(), &undo)
+	live, err := b.launch(ctx, newTrace(ctx), &undo)
 	if err != nil {
 		return nil, err
 	}

@@ -65,3 +65,54 @@ rm /etc/made; rm -r /home; mkdir /home; echo new >/home/new; echo secret >/cache
 		}
 	}
 }
+
+// TestR10_TagMovesBetweenStopAndStart: a box stays what it was made of.
+func TestR10_TagMovesBetweenStopAndStart(t *testing.T) {
+	machine(t)
+	cfg := config(t, instanceOf(t))
+	dismantle(t, cfg)
+	d := open(t, cfg)
+	im, err := testimage.Busybox("base:1")
+	if err != nil {
+		t.Skip(err)
+	}
+	archive, err := testimage.OCI(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Load(t.Context(), bytes.NewReader(archive), ""); err != nil {
+		t.Fatal(err)
+	}
+	started(t, d, sandbox.Spec{ID: "old", Image: "base:1"})
+	before, err := d.Inspect(t.Context(), "old")
+	if err != nil || before.ImageDigest == "" {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	if err := d.Stop(t.Context(), "old", 0); err != nil {
+		t.Fatal(err)
+	}
+	// Meanwhile the name comes to mean another image.
+	started(t, d, sandbox.Spec{ID: "maker", Image: "base:1"})
+	sh(t, d, "maker", "touch /etc/next")
+	if _, err := d.Commit(t.Context(), "maker", "base:1", sandbox.ImageChange{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, cfg)
+	if err := d.Start(t.Context(), "old"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := d.Inspect(t.Context(), "old")
+	if err != nil || after.ImageDigest != before.ImageDigest {
+		t.Errorf("it is of %s, and was of %s: %v", after.ImageDigest, before.ImageDigest, err)
+	}
+	if res := sh(t, d, "old", "test -e /etc/next"); code(res) == 0 {
+		t.Error("it has what only the new image has")
+	}
+	started(t, d, sandbox.Spec{ID: "new", Image: "base:1"})
+	if info, err := d.Inspect(t.Context(), "new"); err != nil || info.ImageDigest == before.ImageDigest {
+		t.Errorf("a new box is of the old image: %v", err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,7 +41,14 @@ func crashJob(data string) int {
 	}
 	for _, do := range []func() error{
 		func() error {
-			_, err := d.Create(ctx, sandbox.Spec{ID: "b1", Image: sandbox.HostFS, MemoryBytes: 256 << 20})
+			dir := filepath.Join(data, "mounted")
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			_, err := d.Create(ctx, sandbox.Spec{
+				ID: "b1", Image: sandbox.HostFS, MemoryBytes: 256 << 20, User: "1000",
+				Mounts: []sandbox.Mount{{Source: dir, Target: "/workspace", Workspace: "ws-test"}},
+			})
 			return err
 		},
 		func() error { return d.Start(ctx, "b1") },
@@ -79,7 +87,7 @@ func TestG01KilledAtEachStep(t *testing.T) {
 	dismantle(t, cfg)
 	for _, at := range []string{
 		"create.image", "create.intent", "create.directories", "create.ready",
-		"start.namespaces", "start.rootfs", "start.runtime", "start.record", "stop.bridge",
+		"start.namespaces", "start.rootfs", "start.mounts", "start.runtime", "start.record", "stop.bridge",
 		"remove.intent", "remove.end", "remove.files",
 		"teardown.kill", "teardown.runtime", "teardown.cgroups", "teardown.mounts",
 	} {

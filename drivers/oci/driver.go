@@ -28,6 +28,7 @@ import (
 	"github.com/taibox/taibox/drivers/oci/image"
 	"github.com/taibox/taibox/drivers/oci/image/hostfs"
 	"github.com/taibox/taibox/internal/probe"
+	"github.com/taibox/taibox/internal/tracing"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -45,7 +46,10 @@ type Config struct {
 	Resolvers []string
 	// Registries says how to reach registries, see image.Config.
 	Registries map[string]image.Registry
-	Logger     *slog.Logger // default: discard
+	// OrphanAfter is how long a box goes on after the last driver has let go of
+	// it. Default: for ever.
+	OrphanAfter time.Duration
+	Logger      *slog.Logger // default: discard
 	// Step, if set, is called before each step of each operation. Tests end
 	// the process there, or fail the step.
 	Step func(op, step, id string) error
@@ -241,7 +245,7 @@ func (d *Driver) Features() sandbox.Features {
 		sandbox.FeatureNetworkNone: true, sandbox.FeatureNetwork: true, sandbox.FeatureUserNS: true,
 		sandbox.FeatureExecCgroup: d.cgroups.unified != "",
 		sandbox.FeatureSurvives:   true, sandbox.FeatureImageImport: true, sandbox.FeatureImagePull: true, sandbox.FeatureImageExport: true, sandbox.FeatureReadOnlyRoot: true,
-		sandbox.FeatureProcesses: true, sandbox.FeatureFiles: true,
+		sandbox.FeatureProcesses: true, sandbox.FeatureFiles: true, sandbox.FeatureFileWatch: true, sandbox.FeatureMounts: true,
 	}
 }
 
@@ -255,14 +259,16 @@ func (d *Driver) step(op, step, id string) error {
 
 // trace collects where the time of an operation goes.
 type trace struct {
+	ctx    context.Context //nolint:containedctx // the operation's, for spans
 	last   time.Time
 	phases []sandbox.Phase
 }
 
-func newTrace() *trace { return &trace{last: time.Now()} }
+func newTrace(ctx context.Context) *trace { return &trace{ctx: ctx, last: time.Now()} }
 
 func (t *trace) done(name string) {
 	now := time.Now()
 	t.phases = append(t.phases, sandbox.Phase{Name: name, Duration: now.Sub(t.last)})
+	tracing.Done(t.ctx, "box."+name, t.last)
 	t.last = now
 }

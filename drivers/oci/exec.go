@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,15 +59,7 @@ func (d *Driver) ExecStream(ctx context.Context, id string, spec sandbox.ExecSpe
 	ctx, cancel := answering(ctx)
 	defer cancel()
 	s, err := b.exec(ctx, live, spec)
-	if errors.Is(err, sandbox.ErrBridgeLost) {
-		// More often than not the box has just been stopped or removed.
-		select {
-		case <-live.died:
-			err = sandbox.ErrNotRunning
-		case <-time.After(drainTimeout):
-		}
-	}
-	return s, wrapBox("exec in", id, err)
+	return s, wrapBox("exec in", id, b.fate(live, err))
 }
 
 var errBridgeSilent = fmt.Errorf("%w within %v", sandbox.ErrBridgeLost, bridgeTimeout)
@@ -134,14 +127,38 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 	if err != nil {
 		return nil, err
 	}
-	return &execStream{s, b}, nil
+	return &execStream{Stream: s, box: b, live: live}, nil
 }
 
 // execStream sees to it that an OOM kill is on record before the client hears
-// of it: should PID 1 die next, the two are told apart.
+// of it: should PID 1 die next, the two are told apart. And it says what became
+// of the box where the bridge did not come to say anything more.
 type execStream struct {
 	sandbox.Stream
-	box *box
+	box    *box
+	live   *liveBox
+	closed atomic.Bool
+}
+
+// Recv implements [sandbox.Stream].
+func (s *execStream) Recv() (sandbox.Chunk, error) {
+	c, err := s.Stream.Recv()
+	if s.closed.Load() {
+		return c, err
+	}
+	return c, s.box.fate(s.live, err)
+}
+
+// Hangup implements [sandbox.Stream].
+func (s *execStream) Hangup() error {
+	s.closed.Store(true)
+	return s.Stream.Hangup()
+}
+
+// Close implements [sandbox.Stream].
+func (s *execStream) Close() error {
+	s.closed.Store(true)
+	return s.Stream.Close()
 }
 
 // Wait implements [sandbox.Stream].
@@ -150,7 +167,31 @@ func (s *execStream) Wait(ctx context.Context) (sandbox.ExecInfo, error) {
 	if err == nil && info.OOMKills > 0 {
 		s.box.noteExec(info)
 	}
-	return info, err
+	return info, s.box.fate(s.live, err)
+}
+
+// fate says why a bridge was lost, if its box has ended. More often than not
+// it has just been stopped or removed.
+func (b *box) fate(live *liveBox, err error) error {
+	if !errors.Is(err, sandbox.ErrBridgeLost) {
+		return err
+	}
+	select {
+	case <-live.died:
+	case <-b.d.ctx.Done():
+		return err
+	case <-time.After(drainTimeout):
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.gone:
+		return sandbox.ErrNotFound
+	case b.removal != nil:
+		return sandbox.ErrRemoving
+	}
+	return sandbox.ErrNotRunning
 }
 
 // resolve settles what the spec leaves to the box and its image.
@@ -224,10 +265,14 @@ func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox
 		s, err := live.bridge.AttachExec(ctx, execID, opts)
 		if err == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
 			if err != nil {
-				return nil, wrapExec("attach to", execID, id, err)
+				return nil, wrapExec("attach to", execID, id, b.fate(live, err))
 			}
-			return &execStream{s, b}, nil
+			return &execStream{Stream: s, box: b, live: live}, nil
 		}
+	}
+	if e != nil && live != nil && b.neverBegan(e) {
+		b.forgetExec(e)
+		e = nil
 	}
 	if e == nil {
 		return nil, wrapExec("attach to", execID, id, sandbox.ErrExecNotFound)
@@ -247,6 +292,14 @@ func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox
 	}
 	s, err := bridge.OpenLog(log, info, opts)
 	return s, wrapExec("read the log of", execID, id, err)
+}
+
+// neverBegan reports an exec of which an earlier process left a log and no
+// more: it ended before it told the bridge. Whoever asked for it may again.
+func (b *box) neverBegan(e *execFile) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !e.info.Done() && e.info.Args == nil
 }
 
 func wrapExec(verb, execID, id string, err error) error {
@@ -274,7 +327,7 @@ func (d *Driver) ListExecs(ctx context.Context, id string) ([]sandbox.ExecInfo, 
 		defer cancel()
 		fresh, err := live.bridge.ListExecs(ctx)
 		if err != nil {
-			return nil, wrapBox("list execs of", id, err)
+			return nil, wrapBox("list execs of", id, b.fate(live, err))
 		}
 		for _, info := range fresh {
 			info.Box = id
@@ -365,5 +418,5 @@ func (d *Driver) KillExec(ctx context.Context, id, execID string, opts sandbox.K
 		}
 		b.mu.Unlock()
 	}
-	return wrapExec("kill", execID, id, err)
+	return wrapExec("kill", execID, id, b.fate(live, err))
 }

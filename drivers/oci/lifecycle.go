@@ -40,7 +40,7 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Info,
 	if spec, err = d.checkSpec(spec); err != nil {
 		return sandbox.Info{}, err
 	}
-	trace := newTrace()
+	trace := newTrace(ctx)
 	b := newBox(d, record{
 		Version: recordVersion, Phase: phaseCreating, Attempt: sandbox.NewID(""), Spec: spec,
 		CreatedAt: time.Now().UTC(), State: sandbox.StateCreating,
@@ -145,6 +145,14 @@ func (d *Driver) checkSpec(spec sandbox.Spec) (sandbox.Spec, error) {
 	if err := injectDevices(&specs.Spec{}, spec.Devices); err != nil {
 		return spec, err
 	}
+	spec.Mounts = slices.Clone(spec.Mounts)
+	for i := range spec.Mounts {
+		src, err := openSource(&spec.Mounts[i])
+		if err != nil {
+			return spec, fmt.Errorf("mount %s: %w", mountName(&spec.Mounts[i]), err)
+		}
+		src.Close()
+	}
 	var err error
 	spec.OpenFiles, err = openFiles(spec.OpenFiles)
 	return spec, err
@@ -215,6 +223,11 @@ func shown(id string) string {
 
 // Stop implements [sandbox.Sandbox].
 func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error {
+	return d.StopFor(ctx, id, grace, "user")
+}
+
+// StopFor implements [sandbox.ReasonStopper].
+func (d *Driver) StopFor(ctx context.Context, id string, grace time.Duration, reason string) error {
 	b, err := d.lookup("stop", id)
 	if err != nil {
 		return err
@@ -227,7 +240,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 			return err
 		}
 		defer b.release()
-		return b.end(ctx, grace, "user")
+		return b.end(ctx, grace, reason)
 	}))
 }
 

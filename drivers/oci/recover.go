@@ -49,6 +49,7 @@ func (d *Driver) recoverBox(ctx context.Context, id string) error {
 		})
 		return err
 	}
+	rec = d.newest(rec)
 	if rec.Phase != phaseReady {
 		r := rec.Run
 		if r == nil {
@@ -92,7 +93,8 @@ func (b *box) reattach(rec record) bool {
 	if !rec.Run.alive(d.bootID) {
 		return false
 	}
-	b.follow(newLiveBox(*rec.Run, bridge.New(d.dialBridge(b.id))))
+	live := newLiveBox(*rec.Run, bridge.New(d.dialBridge(b.id)))
+	b.follow(live, b.renewSetup)
 	if rec.State == sandbox.StateStopping {
 		d.wg.Go(func() {
 			if b.acquire(d.ctx) != nil {
@@ -109,16 +111,19 @@ func (b *box) reattach(rec record) bool {
 
 // settle records the end of a run that nobody saw, or of a start that was cut.
 func (b *box) settle(ctx context.Context, rec *record) error {
+	own := b.d.ownEnd(b.id)
 	kills, execKills := b.d.cgroups.oomKills(b.id), b.execKills(rec.StartedAt)
 	if err := b.d.teardown(ctx, b.id, rec.Run); err != nil {
 		return err
 	}
 	b.loseExecs()
-	return b.update(func(r *record) {
+	return b.note(func(r *record) {
 		switch {
 		case r.State == sandbox.StateStopping:
 			r.State = sandbox.StateStopped
 		case r.State != sandbox.StateRunning: // the start was cut: as if it had not begun
+		case own != "":
+			r.State, r.Reason = sandbox.StateStopped, own
 		case r.Run.BootID != b.d.bootID:
 			r.State, r.Reason = sandbox.StateStopped, "machine-restarted"
 		case kills > execKills:

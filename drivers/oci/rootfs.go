@@ -47,14 +47,45 @@ func (r *rootfs) mount() error {
 		if err := r.becomeBoxRoot(); err != nil {
 			return err
 		}
-		if err := r.overlay(); err != nil {
-			return err
+		for try := 1; ; try++ {
+			if err := r.overlay(); err != nil {
+				return err
+			}
+			err := r.populate()
+			if err == nil {
+				return nil
+			}
+			err = errors.Join(err, unix.Unmount(r.target, unix.MNT_DETACH))
+			if !errors.Is(err, unix.EROFS) || try == overlayTries {
+				return err
+			}
+			// So it does where there is no room for its work directory. If there
+			// is by now, it was for a moment.
+			if err := r.tryWorkDir(); err != nil {
+				return err
+			}
 		}
-		if err := r.populate(); err != nil {
-			return errors.Join(err, unix.Unmount(r.target, unix.MNT_DETACH))
-		}
-		return nil
 	})
+}
+
+const overlayTries = 3
+
+// tryWorkDir makes a directory where an overlay makes one of its own. The
+// thread is in the staging mount.
+func (r *rootfs) tryWorkDir() error {
+	fs, err := filepath.Rel(r.dataDir, r.fsDir)
+	if err != nil {
+		return err
+	}
+	probe := filepath.Join(fs, "work", ".taibox-"+sandbox.NewID(""))
+	err = unix.Mkdir(probe, 0o700)
+	if err == nil {
+		err = unix.Rmdir(probe)
+	}
+	if err != nil {
+		return fmt.Errorf("make a work directory: %w", err)
+	}
+	return nil
 }
 
 // onOwnThread runs f on a thread that ends with it, so that f may change the

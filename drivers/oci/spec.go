@@ -60,6 +60,7 @@ type bundle struct {
 	cgroup   string
 	hostname string
 	mounts   []specs.Mount // of the image
+	binds    []specs.Mount // that the box asks for
 	nofile   uint64
 	cgroups  *cgroupTree
 }
@@ -159,15 +160,16 @@ func (b *bundle) allMounts() []specs.Mount {
 			}
 		}
 	}
+	own := slices.Clone(b.binds)
 	for _, t := range tmpfs {
 		dir, size, _ := sandbox.ParseTmpfs(t) // the spec has been validated
 		opts := []string{"nosuid", "nodev", "mode=1777"}
 		if size > 0 {
 			opts = append(opts, fmt.Sprintf("size=%d", size))
 		}
-		mounts = append(mounts, specs.Mount{Destination: dir, Type: "tmpfs", Source: "tmpfs", Options: opts})
+		own = append(own, specs.Mount{Destination: dir, Type: "tmpfs", Source: "tmpfs", Options: opts})
 	}
-	return mounts
+	return append(mounts, sandbox.ByDepth(own, func(m specs.Mount) string { return m.Destination })...)
 }
 
 func (b *bundle) resources() *specs.LinuxResources {

@@ -25,7 +25,7 @@ import (
 // start brings a box up. The caller holds its turn.
 func (b *box) start(ctx context.Context) (err error) {
 	d := b.d
-	trace := newTrace()
+	trace := newTrace(ctx)
 	var undo lifecycle.Stack
 	defer func() {
 		if err != nil {
@@ -69,7 +69,7 @@ func (b *box) launch(ctx context.Context, trace *trace, undo *lifecycle.Stack) (
 				return err // the record keeps the run, so that removing can try again
 			}
 		}
-		return b.update(func(rec *record) { rec.Run, rec.State, rec.Reason = nil, before.State, before.Reason })
+		return b.note(func(rec *record) { rec.Run, rec.State, rec.Reason = nil, before.State, before.Reason })
 	})
 	if err := d.step("start", "namespaces", b.id); err != nil {
 		return nil, err
@@ -122,12 +122,22 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 		return err
 	}
 	trace.done("rootfs")
+	if err := d.step("start", "mounts", b.id); err != nil {
+		return err
+	}
+	binds, err := b.stageMounts(p, root)
+	if err != nil {
+		return err
+	}
+	if len(binds) > 0 {
+		trace.done("mounts")
+	}
 	if err := d.step("start", "runtime", b.id); err != nil {
 		return err
 	}
 	bundle := &bundle{
 		spec: spec, rootfs: root, bridge: d.bridge, userNS: p.userNS(), netNS: p.netNS(),
-		cgroup: d.cgroups.boxPath(b.id), hostname: b.hostname(), mounts: base.mounts, nofile: spec.OpenFiles, cgroups: d.cgroups,
+		cgroup: d.cgroups.boxPath(b.id), hostname: b.hostname(), mounts: base.mounts, binds: binds, nofile: spec.OpenFiles, cgroups: d.cgroups,
 	}
 	oci, err := bundle.build()
 	if err != nil {
@@ -141,6 +151,9 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 		return err
 	}
 	if err := b.runBridge(ctx, dir); err != nil {
+		return err
+	}
+	if err := b.unstageMounts(p); err != nil {
 		return err
 	}
 	pid, start, err := readPid(filepath.Join(dir, "pid"))
@@ -200,6 +213,9 @@ func (b *box) mountRoot(p pair, lowers []string, root string) error {
 	for _, t := range b.rec.Spec.Tmpfs {
 		dir, _, _ := sandbox.ParseTmpfs(t) // the spec has been validated
 		dirs = append(dirs, dir)
+	}
+	for _, m := range b.rec.Spec.Mounts {
+		dirs = append(dirs, m.Target)
 	}
 	r := &rootfs{
 		dataDir: d.cfg.DataDir, lowers: lowers, fsDir: filepath.Join(d.boxDir(b.id), "fs"), staging: staging, target: root,
@@ -266,7 +282,7 @@ func (b *box) runBridge(ctx context.Context, dir string) error {
 		IO: io, Detach: true, PidFile: filepath.Join(dir, "pid"), NoNewKeyring: true, ExtraFiles: []*os.File{f},
 	})
 	if err != nil {
-		return fmt.Errorf("start with %s: %w: %s", b.d.cfg.RuncPath, err, lastWords(rt.Log))
+		return runtimeError(b.d.cfg.RuncPath, err, lastWords(rt.Log))
 	}
 	return nil
 }
@@ -297,10 +313,18 @@ func (b *box) connect(ctx context.Context, r run) (*liveBox, error) {
 	if oom != nil {
 		defer oom.Close()
 	}
+	note, err := d.makeEndNote(b.id)
+	if err != nil {
+		return nil, err
+	}
+	defer note.Close()
+	b.mu.Lock()
+	setup := bridge.Setup{Box: b.id, OOMEvents: oom, OrphanAfter: d.cfg.OrphanAfter, Lifetime: b.rec.left(), End: note}
+	b.mu.Unlock()
 	client := bridge.New(d.dialBridge(b.id))
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("%w within %v", sandbox.ErrBridgeLost, startTimeout))
 	defer cancel()
-	if _, err := client.Setup(ctx, bridge.Setup{Box: b.id, OOMEvents: oom}); err != nil {
+	if _, err := client.Setup(ctx, setup); err != nil {
 		client.Close() //nolint:errcheck // the failure to set up is what counts
 		return nil, fmt.Errorf("set up the bridge: %w", err)
 	}
@@ -320,8 +344,9 @@ func (d *Driver) dialBridge(id string) bridge.Dialer {
 	}
 }
 
-// follow makes a live run the box's, and watches its end and its execs.
-func (b *box) follow(live *liveBox) {
+// follow makes a live run the box's, and watches its end and its execs. The
+// jobs are done beside it.
+func (b *box) follow(live *liveBox, jobs ...func(context.Context, *liveBox)) {
 	d := b.d
 	ctx, letGo := context.WithCancelCause(d.ctx)
 	live.letGo = letGo
@@ -329,8 +354,11 @@ func (b *box) follow(live *liveBox) {
 	b.live, b.kills = live, 0
 	b.mu.Unlock()
 	live.jobs.Go(func() { b.watchExecs(ctx, live) })
+	for _, job := range jobs {
+		live.jobs.Go(func() { job(ctx, live) })
+	}
 	d.wg.Go(func() {
-		if err := waitProcess(ctx, live.run.PID); err != nil {
+		if err := waitProcess(ctx, live.run.PID); err != nil && live.run.alive(d.bootID) {
 			return // let go
 		}
 		close(live.died)
@@ -350,11 +378,13 @@ func (b *box) bridgeEnded(live *liveBox) {
 	if !current {
 		return
 	}
-	reason, text := "bridge-lost", "the bridge, PID 1 of the box, ended"
-	if b.d.cgroups.oomKills(b.id) > kills {
+	state, reason, text := sandbox.StateFailed, "bridge-lost", "the bridge, PID 1 of the box, ended"
+	if own := b.d.ownEnd(b.id); own != "" { // just as we came
+		state, reason, text = sandbox.StateStopped, own, ""
+	} else if b.d.cgroups.oomKills(b.id) > kills {
 		reason, text = "oom", "the box ran out of memory and its PID 1 was killed"
 	}
-	if err := b.endRun(b.d.ctx, live, sandbox.StateFailed, reason, text); err != nil {
+	if err := b.endRun(b.d.ctx, live, state, reason, text); err != nil {
 		b.d.log.Error("box failed and could not be cleared up", slog.String("box", b.id), slog.Any("err", err))
 	}
 }

@@ -32,6 +32,7 @@ type record struct {
 	Version   int          `json:"version"`
 	Phase     phase        `json:"phase"`
 	Attempt   string       `json:"attempt"` // tells this box from an earlier one of the same id
+	Changes   uint64       `json:"changes"` // how often it was changed
 	Spec      sandbox.Spec `json:"spec"`
 	CreatedAt time.Time    `json:"created_at"`
 
@@ -113,12 +114,39 @@ func (d *Driver) loadRecord(id string) (*record, error) {
 	return &rec, nil
 }
 
+// asideFile is where a record is that the disk had no room for: in memory, like
+// all that is below the run directory.
+func (d *Driver) asideFile(id string) string { return filepath.Join(d.runRoot, "aside", id+".json") }
+
+// setAside keeps a record over the end of this process. One that the disk took
+// later counts more.
+func (d *Driver) setAside(rec *record) error {
+	file := d.asideFile(rec.Spec.ID)
+	if err := mkdirs(0o700, filepath.Dir(file)); err != nil {
+		return err
+	}
+	return noteJSON(file, rec)
+}
+
+// newest returns the record of a box that was set aside, if it is newer than
+// the one on disk.
+func (d *Driver) newest(rec *record) *record {
+	var aside record
+	if err := readJSON(d.asideFile(rec.Spec.ID), &aside); err != nil {
+		return rec
+	}
+	if aside.Version != rec.Version || aside.Spec.ID != rec.Spec.ID || aside.Attempt != rec.Attempt || aside.Changes <= rec.Changes {
+		return rec
+	}
+	return &aside
+}
+
 // deleteBoxDir removes all that a box kept, its record last.
 func (d *Driver) deleteBoxDir(id string) error {
 	dir := d.boxDir(id)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return d.forgetAside(id)
 	}
 	if err != nil {
 		return err
@@ -134,5 +162,13 @@ func (d *Driver) deleteBoxDir(id string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return errors.Join(syncDir(filepath.Dir(dir)), d.forgetAside(id))
+}
+
+func (d *Driver) forgetAside(id string) error {
+	err := os.Remove(d.asideFile(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

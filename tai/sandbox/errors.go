@@ -41,22 +41,28 @@ var (
 	// ErrProcessLimit reports a box that has no room for another process, by
 	// its limit of processes or of memory.
 	ErrProcessLimit = &reason.Error{Reason: "PROCESS_LIMIT", Msg: "the box has no room for another process", Class: errdefs.ErrResourceExhausted}
+	// ErrMountSource reports a directory that cannot be mounted in a box: it is
+	// not there any more, is no directory, or a link leads to it.
+	ErrMountSource = &reason.Error{Reason: "MOUNT_SOURCE", Msg: "what is to be mounted cannot be used", Class: errdefs.ErrFailedPrecondition}
 	// ErrNoSpace reports a full disk.
 	ErrNoSpace = &reason.Error{Reason: "NO_SPACE", Msg: "no space left on the node", Class: errdefs.ErrResourceExhausted}
 	// ErrPortRefused reports that nothing in the box listens on a port.
 	ErrPortRefused = &reason.Error{Reason: "PORT_REFUSED", Msg: "nothing listens on the port", Class: errdefs.ErrUnavailable}
 
-	// ErrFileNotFound reports a path of a box where nothing is.
-	ErrFileNotFound = &reason.Error{Reason: "FILE_NOT_FOUND", Msg: "no such file in the box", Class: errdefs.ErrNotFound}
-	// ErrFileExists reports a path of a box that is taken.
-	ErrFileExists = &reason.Error{Reason: "FILE_EXISTS", Msg: "file exists in the box", Class: errdefs.ErrAlreadyExists}
-	// ErrFileDenied reports a file that the user in the box may not touch.
-	ErrFileDenied = &reason.Error{Reason: "FILE_DENIED", Msg: "the user in the box may not", Class: errdefs.ErrPermissionDenied}
+	// ErrFileNotFound reports a path of a box or workspace where nothing is.
+	ErrFileNotFound = &reason.Error{Reason: "FILE_NOT_FOUND", Msg: "no such file", Class: errdefs.ErrNotFound}
+	// ErrFileExists reports a path of a box or workspace that is taken.
+	ErrFileExists = &reason.Error{Reason: "FILE_EXISTS", Msg: "file exists", Class: errdefs.ErrAlreadyExists}
+	// ErrFileDenied reports a file that the user in the box may not touch, or
+	// that is not in the workspace.
+	ErrFileDenied = &reason.Error{Reason: "FILE_DENIED", Msg: "access to the file is denied", Class: errdefs.ErrPermissionDenied}
 	// ErrFileKind reports a file that is not of the kind that the call needs, or
 	// whose kind no call can carry: a device, a pipe, a file of /proc.
 	ErrFileKind = &reason.Error{Reason: "FILE_KIND", Msg: "wrong kind of file", Class: errdefs.ErrInvalidArgument}
 	// ErrFileBusy reports a file that does not allow the call now. The text says why.
 	ErrFileBusy = &reason.Error{Reason: "FILE_BUSY", Msg: "file does not allow it", Class: errdefs.ErrFailedPrecondition}
+	// ErrFileChanged reports a file that changed since it was looked at.
+	ErrFileChanged = &reason.Error{Reason: "FILE_CHANGED", Msg: "file has changed", Class: errdefs.ErrFailedPrecondition}
 	// ErrArchive reports a tar stream that is cut, or has what none may have.
 	ErrArchive = &reason.Error{Reason: "ARCHIVE_INVALID", Msg: "invalid archive", Class: errdefs.ErrInvalidArgument}
 
@@ -92,8 +98,8 @@ var (
 func Reasons() []*reason.Error {
 	return []*reason.Error{
 		ErrNotFound, ErrAlreadyExists, ErrNotRunning, ErrRemoving, ErrExecNotFound, ErrExecExists, ErrExecEnded,
-		ErrExecBusy, ErrInvalidSpec, ErrUserNotFound, ErrDirNotFound, ErrUnsupported, ErrBridgeLost, ErrProcessLimit, ErrNoSpace,
-		ErrPortRefused, ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrArchive,
+		ErrExecBusy, ErrInvalidSpec, ErrUserNotFound, ErrDirNotFound, ErrUnsupported, ErrBridgeLost, ErrProcessLimit, ErrMountSource, ErrNoSpace,
+		ErrPortRefused, ErrFileNotFound, ErrFileExists, ErrFileDenied, ErrFileKind, ErrFileBusy, ErrFileChanged, ErrArchive,
 		ErrImageNotFound, ErrImageInUse, ErrImageCorrupt, ErrImagePlatform, ErrImageRef,
 		ErrRegistryAuth, ErrRegistryNotFound, ErrRegistryLimit, ErrRegistryUnavailable, ErrRegistryInsecure,
 	}

@@ -48,6 +48,33 @@ type Files interface {
 	CopyFrom(ctx context.Context, id, path string, o FileOptions) (io.ReadCloser, error)
 }
 
+// FileWatcher is implemented by drivers with [FeatureFileWatch].
+type FileWatcher interface {
+	// WatchFiles tells what changes at path and below in a running box, as far
+	// as the user may look, until ctx or the box ends; then the channel is
+	// closed. A reader that falls behind misses events, and is told by a
+	// [FileGap].
+	WatchFiles(ctx context.Context, id, path string, o FileOptions) (<-chan FileEvent, error)
+}
+
+// FileEventKind says what happened to a file.
+type FileEventKind string
+
+// What can happen to a file.
+const (
+	FileCreated  FileEventKind = "created"
+	FileModified FileEventKind = "modified" // content or mode
+	FileRemoved  FileEventKind = "removed"  // deleted or moved away
+	FileGap      FileEventKind = "gap"      // events were missed: look again
+)
+
+// FileEvent is a change of a file of a box.
+type FileEvent struct {
+	Kind FileEventKind
+	Path string // absolute, below the path that was given
+	Dir  bool
+}
+
 // FileInfo describes a file of a box. Names are bytes, and as hostile as all
 // that comes from there; a name is never more than one element of a path.
 type FileInfo struct {
@@ -57,6 +84,9 @@ type FileInfo struct {
 	UID, GID uint32
 	ModTime  time.Time
 	Link     string // where a symbolic link leads
+	// Version changes whenever a regular file is replaced or written to. It is
+	// for comparing alone, as an ETag, and empty where it is not known.
+	Version string
 }
 
 // FileOptions are the settings of the calls for files. Zero fields mean the
@@ -71,6 +101,11 @@ type FileOptions struct {
 	All bool
 	// Follow makes Stat and CopyFrom go where a symbolic link leads.
 	Follow bool
+	// IfAbsent makes WriteFile write only where no file is, else [ErrFileExists];
+	// IfVersion only over the file that has this [FileInfo.Version], else
+	// [ErrFileChanged].
+	IfAbsent  bool
+	IfVersion string
 	// Owners makes CopyTo give files the numeric owners of the archive, which
 	// takes root. Otherwise they are the user's.
 	Owners bool

@@ -11,6 +11,14 @@ type ProcessLister interface {
 	Processes(ctx context.Context, id string) ([]ProcessInfo, error)
 }
 
+// ProcessCounter is implemented by nodes that can count the processes of all
+// boxes in little time.
+type ProcessCounter interface {
+	// ProcessCounts returns how many processes and threads run in each running
+	// box, as Stats.Pids counts them, by its ID.
+	ProcessCounts(ctx context.Context) (map[string]int, error)
+}
+
 // ProcessInfo is one process of a box. What it is called is the box's own
 // text.
 type ProcessInfo struct {

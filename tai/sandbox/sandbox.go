@@ -80,6 +80,14 @@ type Inspector interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 }
 
+// ReasonStopper is implemented by nodes that keep why a box was stopped, in
+// [Info.Reason].
+type ReasonStopper interface {
+	// StopFor is Stop for a reason of the caller's: one word. A box that is
+	// stopping or stopped already keeps its own.
+	StopFor(ctx context.Context, id string, grace time.Duration, reason string) error
+}
+
 // Unwrapper is implemented by decorators, so that [As] can see through them.
 type Unwrapper interface{ Unwrap() Sandbox }
 
@@ -120,7 +128,9 @@ const (
 	FeatureImageExport  Feature = "image_export"  // Image.Save and Commit
 	FeatureReadOnlyRoot Feature = "readonly_root" // Spec.ReadOnly
 	FeatureFiles        Feature = "files"         // Files
+	FeatureFileWatch    Feature = "file_watch"    // FileWatcher
 	FeatureProcesses    Feature = "processes"     // ProcessLister
+	FeatureMounts       Feature = "mounts"        // Spec.Mounts
 )
 
 // Features is the set of abilities of a node.

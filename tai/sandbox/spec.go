@@ -44,6 +44,11 @@ type Spec struct {
 	// will run it with ExecSpec.Entrypoint.
 	NoStart bool
 
+	// MaxLifetime is how long after its create a box ends at its node while
+	// nobody is there who would remove it; 0 = never. Whether it is removed
+	// before is the manager's business.
+	MaxLifetime time.Duration
+
 	Network     Network  // default internet
 	MemoryBytes int64    // 0 = no limit
 	CPUs        float64  // in cores; 0 = no limit
@@ -52,6 +57,9 @@ type Spec struct {
 	ReadOnly    bool     // root file system read-only; /tmp and /run stay writable
 	Tmpfs       []string // directories to mount a tmpfs on, "path[:size=bytes]"
 	Devices     []string // devices by CDI name, "vendor.com/class=name"
+
+	// Mounts are directories of the node's machine to mount in the box.
+	Mounts []Mount
 }
 
 // State is where a box is in its life.
@@ -102,6 +110,7 @@ type Info struct {
 	OpenFiles   uint64
 	ReadOnly    bool
 	Devices     []string
+	Mounts      []Mount
 	// Phases is where the time of the create went, in order.
 	Phases []Phase
 }

@@ -90,6 +90,9 @@ func (s *Spec) Validate() error {
 	if s.OpenFiles != 0 && (s.OpenFiles < MinOpenFiles || s.OpenFiles > MaxOpenFiles) {
 		add(invalid("%d open files: from %d to %d are possible", s.OpenFiles, MinOpenFiles, MaxOpenFiles))
 	}
+	if s.MaxLifetime < 0 || s.MaxLifetime > MaxTimeout {
+		add(invalid("max lifetime of %v: it cannot be negative or longer than %v", s.MaxLifetime, MaxTimeout))
+	}
 	if s.Hostname != "" && !validHostname(s.Hostname) {
 		add(invalid("hostname %q is not a host name", s.Hostname))
 	}
@@ -107,6 +110,7 @@ func (s *Spec) Validate() error {
 	if s.Entrypoint != nil {
 		add(validArgs(*s.Entrypoint))
 	}
+	add(s.validMounts())
 	add(validUser(s.User))
 	add(validDir(s.WorkDir))
 	add(validEnv(s.Env))

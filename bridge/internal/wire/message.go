@@ -45,12 +45,17 @@ const (
 	FileCgroupEvents = "cgroup.events"
 	FileLog          = "log"
 	FileOOM          = "oom"
+	FileEnd          = "end"
 )
 
 // Setup tells a bridge which box it is in. It may come again.
 type Setup struct {
 	Box   string   `json:"box"`
 	Files []string `json:"files,omitempty"`
+	// OrphanAfter and Lifetime end the box while no node is connected: so long
+	// after the last one left, and so long after the first Setup that has it.
+	OrphanAfter time.Duration `json:"orphan_after,omitempty"`
+	Lifetime    time.Duration `json:"lifetime,omitempty"`
 }
 
 // Hello says who answers.
@@ -133,15 +138,17 @@ type FileKind string
 
 // The kinds. Each is answered by one TypeReply with a FileInfo, and:
 const (
-	FileRead   FileKind = "read"   // then TypeOutput frames and a TypeEnd
-	FileWrite  FileKind = "write"  // with nothing in it; then TypeStdin frames and a TypeEOF come, and a second reply goes
-	FileStat   FileKind = "stat"   // of a link itself, or with Follow of what it leads to
-	FileList   FileKind = "list"   // then replies with lists of FileInfo, and a TypeEnd
-	FileMkdir  FileKind = "mkdir"  // All: parents too; one that is there is fine then
-	FileRemove FileKind = "remove" // All: with all that is in it; one that is not there is fine then
-	FileRename FileKind = "rename"
-	FilePack   FileKind = "pack"   // then TypeOutput frames with a tar stream and a TypeEnd
-	FileUnpack FileKind = "unpack" // with nothing in it; then a tar stream comes as with FileWrite, and a second reply goes
+	FileRead    FileKind = "read"    // then TypeOutput frames and a TypeEnd
+	FileWrite   FileKind = "write"   // with nothing in it; then TypeStdin frames and a TypeEOF come, and a second reply goes
+	FileReplace FileKind = "replace" // as FileWrite, if the file is as IfAbsent or IfVersion says
+	FileWatch   FileKind = "watch"   // a directory and below; then TypeReply frames with lists of FileChange until the link ends
+	FileStat    FileKind = "stat"    // of a link itself, or with Follow of what it leads to
+	FileList    FileKind = "list"    // then replies with lists of FileInfo, and a TypeEnd
+	FileMkdir   FileKind = "mkdir"   // All: parents too; one that is there is fine then
+	FileRemove  FileKind = "remove"  // All: with all that is in it; one that is not there is fine then
+	FileRename  FileKind = "rename"
+	FilePack    FileKind = "pack"   // then TypeOutput frames with a tar stream and a TypeEnd
+	FileUnpack  FileKind = "unpack" // with nothing in it; then a tar stream comes as with FileWrite, and a second reply goes
 )
 
 // File asks for something to be done with a file, as a user of the box.
@@ -156,6 +163,16 @@ type File struct {
 	All    bool     `json:"all,omitempty"`
 	Follow bool     `json:"follow,omitempty"` // stat and pack what a link leads to
 	Owners bool     `json:"owners,omitempty"` // unpack with the owners of the archive
+
+	IfAbsent  bool   `json:"if_absent,omitempty"`
+	IfVersion string `json:"if_version,omitempty"`
+}
+
+// FileChange is a change of a file below a directory that is watched.
+type FileChange struct {
+	Kind string `json:"kind"`           // created, modified, removed or gap
+	Path []byte `json:"path,omitempty"` // relative to the directory
+	Dir  bool   `json:"dir,omitempty"`
 }
 
 // FileInfo describes a file. Names are bytes.
@@ -166,7 +183,8 @@ type FileInfo struct {
 	UID     uint32    `json:"uid,omitempty"`
 	GID     uint32    `json:"gid,omitempty"`
 	ModTime time.Time `json:"mod_time,omitzero"`
-	Link    []byte    `json:"link,omitempty"` // where a symbolic link leads
+	Link    []byte    `json:"link,omitempty"`    // where a symbolic link leads
+	Version string    `json:"version,omitempty"` // of a regular file
 }
 
 // Error is the payload of a TypeError frame.

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/internal/tracing"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -228,7 +229,9 @@ func (s *Store) fetchLayers(ctx context.Context, f remotes.Fetcher, p *pull, pk 
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
+				ctx, span := tracing.Start(ctx, "image.layer.fetch")
 				err := s.fetchBlob(ctx, f, desc, func(offset int64) { p.note(desc, sandbox.PullDownloading, offset) })
+				span.Set(tracing.Layer, desc.Digest.String()).SetInt(tracing.Bytes, desc.Size).End(err)
 				if err != nil {
 					return fmt.Errorf("layer %d, %w", i+1, err)
 				}

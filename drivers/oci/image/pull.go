@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/taibox/taibox/internal/tracing"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -73,7 +74,7 @@ func (s *Store) Pull(ctx context.Context, ref string, opts sandbox.PullOptions) 
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
-	p, err := s.join(named, opts.Auth)
+	p, err := s.join(ctx, named, opts.Auth)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (s *Store) Pull(ctx context.Context, ref string, opts sandbox.PullOptions) 
 
 // join makes the caller wait for a pull, which is begun if there is none. Who
 // has other credentials gets a pull of his own.
-func (s *Store) join(named reference.Named, auth *sandbox.RegistryAuth) (*pull, error) {
+func (s *Store) join(caller context.Context, named reference.Named, auth *sandbox.RegistryAuth) (*pull, error) {
 	key := named.String()
 	if auth != nil {
 		key += fmt.Sprintf(" %x", sha256.Sum256([]byte(auth.Server+"\x00"+auth.Username+"\x00"+auth.Password)))
@@ -100,6 +101,7 @@ func (s *Store) join(named reference.Named, auth *sandbox.RegistryAuth) (*pull, 
 		ctx, end := context.WithCancelCause(s.ctx)
 		p.end = end
 		s.pulls[key] = p
+		ctx = tracing.Keep(ctx, caller)
 		s.wg.Go(func() { s.runPull(ctx, p) })
 	}
 	p.waiters++
@@ -124,7 +126,9 @@ func (s *Store) forgetLocked(p *pull) {
 }
 
 func (s *Store) runPull(ctx context.Context, p *pull) {
+	ctx, span := tracing.Start(ctx, "image.pull")
 	got, err := s.pullImage(s.context(ctx), p)
+	span.Set(tracing.Image, reference.FamiliarString(p.named)).End(err)
 	if err != nil {
 		err = fmt.Errorf("pull image %s: %w", reference.FamiliarString(p.named), err)
 	}
@@ -154,12 +158,11 @@ func (s *Store) pullImage(ctx context.Context, p *pull) (_ string, err error) {
 		s.endLease(ctx, lease, garbage || errors.Is(err, sandbox.ErrNoSpace))
 	}()
 	ctx = leases.WithLease(ctx, lease.ID)
-	r := s.remote(p.named, p.auth)
-	defer r.close()
-	desc, err := r.resolve(ctx)
+	r, desc, err := s.reach(ctx, p)
 	if err != nil {
 		return "", err
 	}
+	defer r.close()
 	f, err := r.fetcher(ctx)
 	if err != nil {
 		return "", registryError(ctx, err)
@@ -175,6 +178,30 @@ func (s *Store) pullImage(ctx context.Context, p *pull) (_ string, err error) {
 		return "", cause(ctx, err)
 	}
 	return pk.desc.Digest.String(), nil
+}
+
+// reach finds what an image's name means at its registry. Where that is
+// configured, a registry that refuses our credentials is asked again as by
+// anybody.
+func (s *Store) reach(ctx context.Context, p *pull) (*remote, ocispec.Descriptor, error) {
+	r, err := s.remote(p.named, p.auth)
+	if err != nil {
+		return nil, ocispec.Descriptor{}, err
+	}
+	desc, err := r.resolve(ctx)
+	if domain := reference.Domain(p.named); p.auth != nil && errors.Is(err, sandbox.ErrRegistryAuth) && s.cfg.Registries[domain].AnonymousRetry {
+		s.log.Info("registry refuses the credentials: trying without", slog.String("image", reference.FamiliarString(p.named)))
+		r.close()
+		if r, err = s.remote(p.named, nil); err != nil {
+			return nil, ocispec.Descriptor{}, err
+		}
+		desc, err = r.resolve(ctx)
+	}
+	if err != nil {
+		r.close()
+		return nil, ocispec.Descriptor{}, err
+	}
+	return r, desc, nil
 }
 
 // choosePulled finds, beginning at what the name means, the manifest for this

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,8 +18,12 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/taibox/taibox/drivers/oci/image"
+	"github.com/taibox/taibox/internal/tracing"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -436,5 +441,46 @@ func TestR07_Pruned(t *testing.T) {
 	blobs, err := os.ReadDir(filepath.Join(dir, "content", "blobs", "sha256"))
 	if err != nil || len(blobs) != 0 {
 		t.Errorf("%d blobs are left, %v", len(blobs), err)
+	}
+}
+
+// TestPullSpans: in a traced request a pull shows where its time goes, by layer.
+func TestPullSpans(t *testing.T) {
+	f := plainRegistry(t)
+	img := f.pushed(t, "a/b:1", 10<<10, 3)
+	s := openFor(t, nil)
+	rec := tracetest.NewSpanRecorder()
+	ctx, root := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec)).Tracer("test").Start(t.Context(), "root")
+	ch, err := s.Pull(ctx, f.host()+"/a/b:1", sandbox.PullOptions{Auth: &sandbox.RegistryAuth{Username: "ann", Password: "hunter2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range ch {
+		if p.Error != "" {
+			t.Fatal(p.Error)
+		}
+	}
+	root.End()
+	manifest, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pull trace.SpanContext
+	for _, span := range rec.Ended() {
+		if span.Name() == "image.pull" {
+			pull = span.SpanContext()
+		}
+		if strings.Contains(fmt.Sprint(span.Attributes()), "hunter2") {
+			t.Errorf("a password is in span %s", span.Name())
+		}
+	}
+	for _, kind := range []string{"image.layer.fetch", "image.layer.unpack"} {
+		for _, l := range manifest.Layers {
+			if !slices.ContainsFunc(rec.Ended(), func(s sdktrace.ReadOnlySpan) bool {
+				return s.Name() == kind && s.Parent().SpanID() == pull.SpanID() && slices.Contains(s.Attributes(), tracing.Layer.String(l.Digest.String()))
+			}) {
+				t.Errorf("there is no %s of %s in the pull", kind, l.Digest)
+			}
+		}
 	}
 }

@@ -2,11 +2,14 @@ package image
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -32,8 +35,14 @@ type Registry struct {
 	// Mirrors are asked first, in this order, as host[:port].
 	Mirrors []string
 	// PlainHTTP has the registry spoken to without TLS. A registry on a loopback
-	// address (127.0.0.0/8, [::1], localhost) always is.
+	// address (127.0.0.0/8, [::1], localhost) always is, unless it has a CAFile.
 	PlainHTTP bool
+	// CAFile is a PEM file with what the registry's certificate may be signed
+	// by, beside what this machine trusts. It is read for each pull.
+	CAFile string
+	// AnonymousRetry has a pull that the registry refuses for its credentials
+	// tried again without any: stored ones may be stale, and the image public.
+	AnonymousRetry bool
 }
 
 // remote is an image's registry, for the time of one pull.
@@ -43,14 +52,18 @@ type remote struct {
 	resolver remotes.Resolver
 }
 
-func (s *Store) remote(named reference.Named, auth *sandbox.RegistryAuth) *remote {
+func (s *Store) remote(named reference.Named, auth *sandbox.RegistryAuth) (*remote, error) {
 	domain := reference.Domain(named)
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = tlsTimeout, s.cfg.Stall
 	t.MaxIdleConnsPerHost = requestsAtOnce
+	own, err := trusting(t, s.cfg.Registries)
+	if err != nil {
+		return nil, err
+	}
 	r := &remote{ref: named.String()}
-	r.client = &http.Client{Transport: &guard{next: t, registries: s.cfg.Registries, domain: domain}}
+	r.client = &http.Client{Transport: &guard{next: t, own: own, registries: s.cfg.Registries, domain: domain}}
 	credentials := func(host string) (user, secret string, err error) {
 		server := domain
 		if auth != nil && auth.Server != "" {
@@ -79,7 +92,33 @@ func (s *Store) remote(named reference.Named, auth *sandbox.RegistryAuth) *remot
 			return hosts, nil
 		},
 	})
-	return r
+	return r, nil
+}
+
+// trusting returns a transport for each registry that has certificates of its
+// own, by the host that its API is at. No other host is believed for them.
+func trusting(base *http.Transport, registries map[string]Registry) (map[string]*http.Transport, error) {
+	own := map[string]*http.Transport{}
+	for host, r := range registries {
+		if r.CAFile == "" {
+			continue
+		}
+		pem, err := os.ReadFile(r.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("certificates for registry %s: %w", host, err)
+		}
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool() // a machine that trusts nobody
+		}
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("certificates for registry %s: %s has none", host, r.CAFile)
+		}
+		t := base.Clone()
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		own[apiHost(host)] = t
+	}
+	return own, nil
 }
 
 func (r *remote) close() { r.client.CloseIdleConnections() }
@@ -121,7 +160,8 @@ func serverHost(server string) string {
 
 // plainHTTP is the one rule for when TLS is not used.
 func plainHTTP(registries map[string]Registry, host string) bool {
-	return registries[host].PlainHTTP || isLoopback(host)
+	r := registries[host]
+	return r.PlainHTTP || isLoopback(host) && r.CAFile == ""
 }
 
 func isLoopback(host string) bool {
@@ -140,17 +180,27 @@ func isLoopback(host string) bool {
 // must not, and gives answers that are failures their names.
 type guard struct {
 	next       *http.Transport
+	own        map[string]*http.Transport // for hosts with certificates of their own
 	registries map[string]Registry
 	domain     string // of the image
 }
 
-func (g *guard) CloseIdleConnections() { g.next.CloseIdleConnections() }
+func (g *guard) CloseIdleConnections() {
+	g.next.CloseIdleConnections()
+	for _, t := range g.own {
+		t.CloseIdleConnections()
+	}
+}
 
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := g.check(r); err != nil {
 		return nil, err
 	}
-	resp, err := g.next.RoundTrip(r)
+	next := g.next
+	if t := g.own[r.URL.Host]; t != nil {
+		next = t
+	}
+	resp, err := next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}

@@ -104,7 +104,7 @@ func registryError(ctx context.Context, err error) error {
 	}
 	err = fmt.Errorf("%w: %w", sandbox.ErrRegistryUnavailable, err)
 	if isTLS(err) {
-		return reason.WithHint(err, "if the registry speaks plain HTTP, the server's configuration file can say so: registries: {HOST: {plain_http: true}}")
+		return reason.WithHint(err, "the server's configuration file can name the registry's certificates: registries: {HOST: {ca_file: FILE}}, or say that it speaks plain HTTP: {plain_http: true}")
 	}
 	return err
 }

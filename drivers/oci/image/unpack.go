@@ -17,6 +17,8 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/tracing"
 )
 
 // unpack makes sure that all layers of an image are there, unpacked and
@@ -34,7 +36,9 @@ func (s *Store) unpack(ctx context.Context, p *pick, lease string, ready func(ct
 			return fmt.Errorf("layer %d: %w", i+1, err)
 		}
 		l := layer{desc: desc, diffID: diffs[i], chain: chains[i].String(), parent: parent, key: lease + "/layer-" + strconv.Itoa(i) + "-" + chains[i].String()}
-		if err := s.unpackLayer(ctx, &l); err != nil {
+		ctx, span := tracing.Start(ctx, "image.layer.unpack")
+		err := s.unpackLayer(ctx, &l)
+		if span.Set(tracing.Layer, desc.Digest.String()).End(err); err != nil {
 			return fmt.Errorf("layer %d, %s: %w", i+1, desc.Digest, err)
 		}
 		parent = l.chain

@@ -29,6 +29,8 @@ func files(e *env) {
 	e.cases([]testCase{
 		{"write-and-read", writeAndRead},
 		{"commands-see-them", commandsSeeThem},
+		{"conditions", writeConditions},
+		{"watch", watchFiles},
 		{"directories", directories},
 		{"K08-odd-names", oddNames},
 		{"errors", fileErrors},

@@ -48,6 +48,7 @@ func absentFeatures(e *env) {
 		{sandbox.FeatureNetworkNone, create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkNone })},
 		{sandbox.FeatureNetwork, create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkInternet })},
 		{sandbox.FeatureReadOnlyRoot, create(func(s *sandbox.Spec) { s.ReadOnly = true })},
+		{sandbox.FeatureMounts, create(withMount(e.sharedDir(), "/data"))},
 		{sandbox.FeatureImageImport, func() error {
 			_, err := e.d.Load(e.ctx, bytes.NewReader(e.archive("example.test/opt:1")), "")
 			if err == nil {
@@ -101,7 +102,7 @@ func knownFeatures(e *env) {
 		sandbox.FeatureTTY, sandbox.FeatureStats, sandbox.FeaturePorts, sandbox.FeatureMemoryLimit, sandbox.FeatureCPULimit,
 		sandbox.FeaturePidsLimit, sandbox.FeatureNetworkNone, sandbox.FeatureNetwork, sandbox.FeatureUserNS,
 		sandbox.FeatureExecCgroup, sandbox.FeatureSurvives, sandbox.FeatureImageImport, sandbox.FeatureReadOnlyRoot,
-		sandbox.FeatureProcesses, sandbox.FeatureFiles, sandbox.FeatureImagePull, sandbox.FeatureImageExport,
+		sandbox.FeatureProcesses, sandbox.FeatureFiles, sandbox.FeatureFileWatch, sandbox.FeatureImagePull, sandbox.FeatureImageExport, sandbox.FeatureMounts,
 	}
 	fs := e.d.Features()
 	for f := range fs {

@@ -87,6 +87,7 @@ func Run(t *testing.T, open Subject, opts ...Option) {
 		{"events", events},
 		{"images", images},
 		{"files", files},
+		{"mounts", mounts},
 		{"optional", optional},
 	} {
 		t.Run(g.name, func(t *testing.T) { runGroup(t, open, o, g.run) })
