@@ -16,6 +16,7 @@ import (
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // Verb is what a caller wants to do.
@@ -29,7 +30,7 @@ const (
 	VerbStart  Verb = "start"
 	VerbStop   Verb = "stop"
 	VerbRemove Verb = "remove"
-	VerbExec   Verb = "exec" // also to feed, hold and signal execs
+	VerbExec   Verb = "exec" // also to feed, hold and signal execs, and to change files
 )
 
 // Verbs lists what a key can be restricted to.
@@ -47,6 +48,8 @@ const (
 	KindImage  Kind = "image"
 	KindNode   Kind = "node"
 	KindKey    Kind = "key"
+	// KindWorkspace is a workspace with its files and snapshots.
+	KindWorkspace Kind = "workspace"
 	// KindMetrics is what the server counts over all owners: for admins.
 	KindMetrics Kind = "metrics"
 )
@@ -55,7 +58,7 @@ const (
 type Object struct {
 	Kind  Kind
 	ID    string
-	Owner string // of a box that exists, or is to be created
+	Owner string // of a box or workspace that exists, or is to be created
 	Node  string
 }
 
@@ -64,7 +67,7 @@ type Caller struct {
 	Name  string // id of the key, or "socket"
 	Key   bool   // it has shown a key
 	Admin bool   // may do everything
-	Owner string // else: whose boxes it may know of
+	Owner string // else: whose boxes and workspaces it may know of
 	Verbs []Verb // what it may do of that; none: all
 
 	ended <-chan struct{} // closed when its key no longer counts
@@ -119,6 +122,23 @@ func (s *Server) box(ctx context.Context, verb Verb, id string) (*sandbox.Box, e
 		return nil, denied
 	}
 	return b, err
+}
+
+// workspace asks the authoriser about a workspace and returns it.
+func (s *Server) workspace(ctx context.Context, verb Verb, id string) (*workspace.Workspace, error) {
+	ws, err := s.cfg.Workspaces.Get(ctx, id)
+	object := Object{Kind: KindWorkspace, ID: id}
+	if err == nil {
+		object.Owner, object.Node = ws.Owner, ws.Node
+	}
+	switch denied := s.allow(ctx, verb, object); {
+	case errors.Is(denied, workspace.ErrNotFound):
+		// To the letter what is said of one that does not exist.
+		return nil, s.cfg.Workspaces.Absent(id)
+	case denied != nil:
+		return nil, denied
+	}
+	return ws, err
 }
 
 // peer is who is at the other end of a connection.

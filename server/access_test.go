@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/treesync"
 	"github.com/taibox/taibox/server"
 	"github.com/taibox/taibox/tai/registry"
 )
@@ -56,7 +57,19 @@ var fullAPI = []string{
 	"GET /v1/sandboxes/{id}/files", "HEAD /v1/sandboxes/{id}/files", "PUT /v1/sandboxes/{id}/files", "DELETE /v1/sandboxes/{id}/files",
 	"GET /v1/sandboxes/{id}/files/list", "GET /v1/sandboxes/{id}/files/stat", "POST /v1/sandboxes/{id}/files/mkdir",
 	"POST /v1/sandboxes/{id}/files/rename", "GET /v1/sandboxes/{id}/archive", "PUT /v1/sandboxes/{id}/archive",
+	"POST /v1/sandboxes/{id}/files", "GET /v1/sandboxes/{id}/files/watch",
+	"POST /v1/workspaces", "GET /v1/workspaces", "GET /v1/workspaces/{id}", "PATCH /v1/workspaces/{id}", "DELETE /v1/workspaces/{id}",
+	"GET /v1/workspaces/{id}/usage", "GET /v1/workspaces/{id}/diff", "POST /v1/workspaces/{id}/pack", "POST /v1/workspaces/{id}/extract",
+	"POST /v1/workspaces/{id}/snapshots", "GET /v1/workspaces/{id}/snapshots", "DELETE /v1/workspaces/{id}/snapshots/{name}",
+	"POST /v1/workspaces/{id}/snapshots/{name}/restore",
+	"GET /v1/workspaces/{id}/files", "HEAD /v1/workspaces/{id}/files", "PUT /v1/workspaces/{id}/files", "POST /v1/workspaces/{id}/files", "DELETE /v1/workspaces/{id}/files",
+	"GET /v1/workspaces/{id}/files/list", "GET /v1/workspaces/{id}/files/stat", "POST /v1/workspaces/{id}/files/mkdir", "POST /v1/workspaces/{id}/files/rename",
+	"POST /v1/workspaces/{id}/files/copy", "GET /v1/workspaces/{id}/files/watch", "GET /v1/workspaces/{id}/archive", "PUT /v1/workspaces/{id}/archive",
+	"POST /v1/workspaces/{id}/sync/index", "POST /v1/workspaces/{id}/sync/hashes", "POST /v1/workspaces/{id}/sync/fetch", "POST /v1/workspaces/{id}/sync/apply",
 }
+
+// isWorkspace reports whether a path or route is about one workspace.
+func isWorkspace(path string) bool { return strings.Contains(path, "/workspaces/") }
 
 func TestOpenAPI(t *testing.T) {
 	w := newWorld(t)
@@ -135,7 +148,7 @@ func (a *authority) take() []server.Object {
 func request(t *testing.T, route string) (method, path, body string, header []string) {
 	t.Helper()
 	method, path, _ = strings.Cut(route, " ")
-	path = strings.NewReplacer("{id}", "b1", "{exec}", "e1", "{ref}", "hostfs").Replace(path)
+	path = strings.NewReplacer("/workspaces/{id}", "/workspaces/w1", "{id}", "b1", "{exec}", "e1", "{ref}", "hostfs", "{name}", "s1").Replace(path)
 	if strings.HasSuffix(path, "/ws") {
 		header = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
 	}
@@ -150,8 +163,15 @@ func request(t *testing.T, route string) (method, path, body string, header []st
 		body = `{"id":"b2","owner":"o"}`
 	case strings.HasSuffix(path, "/commit"):
 		body = `{"image":"x"}`
-	case strings.HasSuffix(path, "/files/mkdir"), strings.HasSuffix(path, "/files/rename"), path == "/v1/images/prune":
+	case path == "/v1/workspaces" && method == http.MethodPost:
+		body = `{"id":"w2","owner":"o"}`
+	case strings.HasSuffix(path, "/files/mkdir"), strings.HasSuffix(path, "/files/rename"), strings.HasSuffix(path, "/files/copy"), path == "/v1/images/prune",
+		method == http.MethodPatch, strings.HasSuffix(path, "/pack"), strings.HasSuffix(path, "/extract"), strings.HasSuffix(path, "/snapshots") && method == http.MethodPost:
 		body = `{}`
+	case strings.HasSuffix(path, "/sync/index"):
+		body, header = `{}`, []string{"Content-Type", "application/json"}
+	case strings.Contains(path, "/sync/"):
+		body, header = "x", []string{"Content-Type", treesync.ContentType}
 	case path == "/v1/images/pull", path == "/v1/images/save":
 		body, header = `{}`, []string{"Content-Type", "application/json"}
 	case path == "/v1/images/load":
@@ -173,6 +193,7 @@ func TestEveryRouteAsksTheAuthorizer(t *testing.T) {
 			a := &authority{}
 			w := newWorldWith(t, func(c *server.Config) { c.Authorizer = a })
 			w.create(rest.CreateBox{ID: "b1", Owner: "owner"})
+			w.createWorkspace(rest.CreateWorkspace{ID: "w1", Owner: "owner"})
 			a.deny = func(server.Verb, server.Object) error { return refusal.err }
 			a.take()
 			for _, route := range fullAPI {
@@ -184,6 +205,9 @@ func TestEveryRouteAsksTheAuthorizer(t *testing.T) {
 				asked := a.take()
 				if len(asked) != 1 {
 					t.Errorf("%s: asked %d times", route, len(asked))
+				}
+				if isWorkspace(path) && asked[0] != (server.Object{Kind: server.KindWorkspace, ID: "w1", Owner: "owner", Node: "local"}) {
+					t.Errorf("%s: asked about %+v", route, asked[0])
 				}
 				if strings.Contains(path, "/b1") && asked[0] != (server.Object{Kind: server.KindBox, ID: "b1", Owner: "owner", Node: "local"}) {
 					t.Errorf("%s: asked about %+v", route, asked[0])

@@ -7,10 +7,11 @@ import (
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // Border is the [Authorizer] for admins, who may do everything, and owners,
-// each of whom has boxes of its own and knows of no others. What it does not
+// each of whom has boxes and workspaces of its own and knows of no others. What it does not
 // know it refuses to all but admins.
 type Border struct{}
 
@@ -38,12 +39,14 @@ func within(owner string, verb Verb, o Object) error {
 		return denied
 	case o.Kind == KindImage && (verb == VerbGet || verb == VerbList):
 		return nil
-	case o.Kind != KindBox:
+	case o.Kind != KindBox && o.Kind != KindWorkspace:
 		return denied
-	case verb == VerbList && o.ID == "": // each box that is found is asked about
+	case verb == VerbList && o.ID == "": // each one that is found is asked about
 		return nil
 	case verb == VerbCreate && o.Owner != owner:
-		return fmt.Errorf("create box for owner %q: %w", o.Owner, rest.ErrForbidden)
+		return fmt.Errorf("create %s for owner %q: %w", o.Kind, o.Owner, rest.ErrForbidden)
+	case o.Owner != owner && o.Kind == KindWorkspace:
+		return fmt.Errorf("workspace %s: %w", o.ID, workspace.ErrNotFound)
 	case o.Owner != owner:
 		return fmt.Errorf("box %s: %w", o.ID, sandbox.ErrNotFound)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/sandbox"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // maxPage bounds a page of a list, and is the size of one that was not given.
@@ -56,6 +57,9 @@ func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[res
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mayMount(ctx, &opts); err != nil {
+		return nil, fmt.Errorf("create box: %w", err)
+	}
 	began := time.Now()
 	b, err := s.cfg.Manager.Create(ctx, opts)
 	s.metrics.created(b, began, err)
@@ -65,6 +69,31 @@ func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[res
 	s.noteID(ctx, b.ID())
 	info := b.Snapshot()
 	return &output[rest.Box]{Status: http.StatusCreated, Body: boxOf(&info)}, nil
+}
+
+// mayMount asks the authoriser about what a box is to mount.
+func (s *Server) mayMount(ctx context.Context, o *sandbox.CreateOptions) error {
+	mounts := o.Mounts
+	if o.WorkspaceID != "" {
+		mounts = append([]sandbox.Mount{{WorkspaceID: o.WorkspaceID, ReadOnly: o.MountMode == string(workspace.MountRO)}}, mounts...)
+	}
+	caller, _ := ctx.Value(callerKey).(Caller)
+	for _, m := range mounts {
+		if m.WorkspaceID == "" {
+			if !caller.Admin {
+				return fmt.Errorf("mount a directory of the machine: %w: only admins may", rest.ErrForbidden)
+			}
+			continue
+		}
+		verb := VerbExec // a box can write
+		if m.ReadOnly {
+			verb = VerbGet
+		}
+		if _, err := s.workspace(ctx, verb, m.WorkspaceID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // discreet keeps what a failed create says of others from a caller that may
@@ -94,9 +123,14 @@ func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error
 		Hostname: r.Hostname, ExtraHosts: r.ExtraHosts,
 		Isolation: taisandbox.Isolation(r.Isolation), Network: taisandbox.Network(r.Network),
 		Memory: d.Memory, CPUs: d.CPUs, Pids: d.Pids, OpenFiles: r.OpenFiles, ReadOnly: r.ReadOnly, Tmpfs: r.Tmpfs, Devices: r.Devices,
+		WorkspaceID: r.WorkspaceID, MountMode: r.MountMode, MountPath: r.MountPath,
 		IdempotencyKey: in.Key,
 	}
-	if o.NodeID == "" {
+	for _, m := range r.Mounts {
+		o.Mounts = append(o.Mounts, sandbox.Mount(m))
+	}
+	inWorkspace := o.WorkspaceID != "" || slices.ContainsFunc(o.Mounts, func(m sandbox.Mount) bool { return m.WorkspaceID != "" })
+	if o.NodeID == "" && !inWorkspace { // else it is where the workspace is
 		o.NodeID = d.Node
 	}
 	if o.Image == "" {
@@ -146,6 +180,7 @@ func (s *Server) listBoxes(ctx context.Context, in *listBoxesInput) (*output[res
 	if err != nil {
 		return nil, err
 	}
+	s.cfg.Manager.CountProcesses(ctx)
 	page := rest.BoxList{Items: []rest.Box{}}
 	limit := in.Limit
 	if limit == 0 {
@@ -233,7 +268,13 @@ func (s *Server) removeBox(ctx context.Context, in *boxPath) (*nothing, error) {
 	return nil, b.Remove(ctx)
 }
 
-func (s *Server) startBox(ctx context.Context, in *boxPath) (*output[rest.Box], error) {
+// startBoxInput may have a body, in which there is nothing to say.
+type startBoxInput struct {
+	ID   string `path:"id"`
+	Body *rest.StartBox
+}
+
+func (s *Server) startBox(ctx context.Context, in *startBoxInput) (*output[rest.Box], error) {
 	b, err := s.box(ctx, VerbStart, in.ID)
 	if err != nil {
 		return nil, err

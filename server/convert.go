@@ -20,11 +20,15 @@ func boxOf(i *sandbox.BoxInfo) rest.Box {
 		Entrypoint: list(i.Entrypoint), Cmd: list(i.Cmd), WorkDir: i.WorkDir, User: i.User,
 		ProcessCount: i.ProcessCount, RunningExecs: i.RunningExecs,
 		MemoryBytes: i.Memory, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: list(i.Devices),
+		WorkspaceID: i.WorkspaceID, Mounts: make([]rest.Mount, 0, len(i.Mounts)),
 		IdleTimeoutMs: i.IdleTimeout.Milliseconds(), MaxLifetimeMs: i.MaxLifetime.Milliseconds(),
 		StopTimeoutMs: i.StopTimeout.Milliseconds(), Busy: list(i.Busy), Phases: make([]rest.Phase, 0, len(i.Phases)),
 	}
 	if b.Labels == nil {
 		b.Labels = map[string]string{}
+	}
+	for _, m := range i.Mounts {
+		b.Mounts = append(b.Mounts, rest.Mount(m))
 	}
 	for _, p := range i.Phases {
 		b.Phases = append(b.Phases, rest.Phase{Name: p.Name, DurationMs: millis(p.Duration)})

@@ -16,6 +16,7 @@ import (
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/errmap"
 	"github.com/taibox/taibox/internal/reason"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 // retryAfter is what a 429 and a 503 advise, in seconds.
@@ -75,6 +76,9 @@ func newBodyError(ctx context.Context, err error) *bodyError {
 	if r, ok := errors.AsType[*rateError](err); ok {
 		e.header = r.header()
 	}
+	if h, ok := errors.AsType[*headerError](err); ok {
+		e.header = h.head
+	}
 	noteOf(ctx).failed(e.Body.Code)
 	if e.status == http.StatusInternalServerError {
 		e.Body.Message, e.Body.Details = publicText(err), map[string]any{}
@@ -97,11 +101,18 @@ func publicText(err error) string {
 
 // statusOf is [errmap.HTTPStatus], but for what only HTTP knows.
 func statusOf(err error) int {
+	if _, ok := errors.AsType[*precondition](err); ok {
+		return http.StatusPreconditionFailed
+	}
 	switch {
+	case errors.Is(err, rest.ErrRange):
+		return http.StatusRequestedRangeNotSatisfiable
 	case errors.Is(err, rest.ErrMethod):
 		return http.StatusMethodNotAllowed
 	case errors.Is(err, rest.ErrTooLarge):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, taisandbox.ErrImageCorrupt):
+		return http.StatusUnprocessableEntity // what came was not whole: nothing here is broken
 	case errors.Is(err, rest.ErrMediaType):
 		return http.StatusUnsupportedMediaType
 	}

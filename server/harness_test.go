@@ -26,6 +26,8 @@ import (
 	"github.com/taibox/taibox/tai"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume/local"
+	"github.com/taibox/taibox/workspace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,8 +41,11 @@ type world struct {
 	options []fake.Option
 	change  func(*server.Config)
 
-	driver  *fake.Driver
-	manager *sandbox.Manager
+	driver     *fake.Driver
+	volume     *local.Volume
+	manager    *sandbox.Manager
+	workspaces *workspace.Manager
+
 	stop    func()
 	log     *lockedBuffer
 	revived atomic.Int32    // times that the client asked for the server to be started
@@ -65,7 +70,7 @@ func newWorldWith(t testing.TB, change func(*server.Config), options ...fake.Opt
 		log: &lockedBuffer{}, ctx: context.Background(),
 	}
 	w.start()
-	w.Client, err = client.New("unix://"+w.socket, client.WithReasons(sandbox.Reasons(), registry.Reasons()), client.WithRevive(func(context.Context) error {
+	w.Client, err = client.New("unix://"+w.socket, client.WithReasons(sandbox.Reasons(), registry.Reasons(), workspace.Reasons()), client.WithRevive(func(context.Context) error {
 		w.revived.Add(1)
 		return nil
 	}))
@@ -102,22 +107,28 @@ func (w *world) start() {
 	if w.driver, err = fake.Open(w.ctx, w.dir, w.options...); err != nil {
 		w.t.Fatal(err)
 	}
+	if w.volume, err = local.Open(w.ctx, local.Config{Dir: filepath.Join(w.dir, "workspaces")}); err != nil {
+		w.t.Fatal(err)
+	}
 	logger := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	reg := registry.New()
 	node := registry.TaiNode{
 		NodeSnapshot: registry.NodeSnapshot{TaiID: registry.Local, Runtime: "fake"},
-		Client:       tai.NewClient(w.driver, w.driver),
+		Client:       tai.NewClient(w.driver, w.driver, tai.WithVolume(w.volume)),
 	}
 	if err := reg.Register(node); err != nil {
 		w.t.Fatal(err)
 	}
-	if w.manager, err = sandbox.New(sandbox.Config{Instance: "test", Registry: reg, Logger: logger, MaxTotal: 50}); err != nil {
+	if w.workspaces, err = workspace.New(workspace.Config{Registry: reg, Logger: logger}); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.manager, err = sandbox.New(sandbox.Config{Instance: "test", Registry: reg, Workspaces: w.workspaces, Logger: logger, MaxTotal: 50}); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := w.manager.Start(w.ctx); err != nil {
 		w.t.Fatal(err)
 	}
-	cfg := server.Config{Manager: w.manager, Version: "v1", Instance: "test", Host: "unix://" + w.socket, DataDir: w.dir, Logger: logger}
+	cfg := server.Config{Manager: w.manager, Workspaces: w.workspaces, Version: "v1", Instance: "test", Host: "unix://" + w.socket, DataDir: w.dir, Logger: logger}
 	if w.change != nil {
 		w.change(&cfg)
 	}
@@ -143,6 +154,9 @@ func (w *world) start() {
 		if err := w.driver.Close(); err != nil {
 			w.t.Errorf("close driver: %v", err)
 		}
+		if err := w.volume.Close(); err != nil {
+			w.t.Errorf("close volume: %v", err)
+		}
 	})
 }
 
@@ -154,6 +168,16 @@ func (w *world) create(req rest.CreateBox) rest.Box {
 		w.t.Fatalf("create: %v", err)
 	}
 	return b
+}
+
+// createWorkspace makes a workspace.
+func (w *world) createWorkspace(req rest.CreateWorkspace) *client.Workspace {
+	w.t.Helper()
+	ws, err := w.CreateWorkspace(w.ctx, req)
+	if err != nil {
+		w.t.Fatalf("create workspace: %v", err)
+	}
+	return w.Workspace(ws.ID)
 }
 
 // call sends a request as it is, and returns status, header and body.

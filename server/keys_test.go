@@ -20,6 +20,7 @@ import (
 	"github.com/taibox/taibox/internal/keystore"
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/server"
+	"github.com/taibox/taibox/workspace"
 )
 
 // keyed is a world with keys.
@@ -94,7 +95,7 @@ func (k *keyed) ask(t *testing.T, method, path, body string, header ...string) (
 // Routes that are not about one box, and are for more than admins.
 var (
 	forAll    = []string{"GET /healthz", "GET /openapi.json", "GET /v1/version"}
-	forOwners = []string{"GET /v1/images", "GET /v1/images/{ref}", "GET /v1/sandboxes", "POST /v1/sandboxes", "GET /v1/events", "GET /v1/stats"}
+	forOwners = []string{"GET /v1/images", "GET /v1/images/{ref}", "GET /v1/sandboxes", "POST /v1/sandboxes", "GET /v1/workspaces", "POST /v1/workspaces", "GET /v1/events", "GET /v1/stats"}
 )
 
 // TestEveryRouteForEveryCaller is the table of who may do what.
@@ -135,19 +136,29 @@ func TestEveryRouteForEveryCaller(t *testing.T) {
 				}
 				k.StartBox(k.ctx, "b1")
 				k.RemoveBox(k.ctx, "b2")
+				if _, err := k.Workspace("w1").Get(k.ctx); errors.Is(err, workspace.ErrNotFound) {
+					k.createWorkspace(rest.CreateWorkspace{ID: "w1", Owner: "o"})
+				}
+				k.Workspace("w2").Delete(k.ctx)
 				method, path, body, header := request(t, route)
-				read := (method == http.MethodGet || method == http.MethodHead) && !strings.HasSuffix(route, "/exec/ws")
+				read := (method == http.MethodGet || method == http.MethodHead) && !strings.HasSuffix(route, "/exec/ws") ||
+					strings.Contains(route, "/sync/") && !strings.HasSuffix(route, "/sync/apply")
 				var listed bool
 				for _, r := range forOwners {
 					listed = listed || r == route
 				}
 				want := ""
-				switch isBox := strings.Contains(route, "/sandboxes/{id}"); {
+				isBox := strings.Contains(route, "/sandboxes/{id}") || isWorkspace(route)
+				notFound := "BOX_NOT_FOUND"
+				if isWorkspace(route) {
+					notFound = "WORKSPACE_NOT_FOUND"
+				}
+				switch {
 				case caller.is == nobody:
 					want = "UNAUTHENTICATED"
 				case strings.Contains(strings.Join(forAll, ","), route):
 				case isBox && caller.is == others:
-					want = "BOX_NOT_FOUND"
+					want = notFound
 				case strings.HasSuffix(route, "/commit") && caller.is != admin:
 					want = "FORBIDDEN" // images are the whole machine's
 				case (caller.is == onlyReads || caller.is == adminReads) && !read,
@@ -159,27 +170,27 @@ func TestEveryRouteForEveryCaller(t *testing.T) {
 				code := ""
 				switch {
 				case method == http.MethodHead: // its answer has no body
-					code = map[int]string{http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "FORBIDDEN", http.StatusNotFound: "BOX_NOT_FOUND"}[status]
+					code = map[int]string{http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "FORBIDDEN", http.StatusNotFound: notFound}[status]
 				case status >= http.StatusBadRequest:
 					code = failure(t, answer).Code
 				}
 				switch code {
-				case "UNAUTHENTICATED", "FORBIDDEN", "BOX_NOT_FOUND":
+				case "UNAUTHENTICATED", "FORBIDDEN", notFound:
 				default: // let in, whatever it then found
 					code = ""
 				}
 				if code != want {
 					t.Errorf("%s: %d %q, want %q: %s", route, status, code, want, answer)
 				}
-				if want != "BOX_NOT_FOUND" {
+				if want != notFound {
 					continue
 				}
 				// To the byte what is said of a box that does not exist.
 				id := []string{"X-Request-Id", "same"}
 				_, there := k.ask(t, method, path, body, append(append(header, caller.header...), id...)...)
-				_, absent := k.ask(t, method, strings.Replace(path, "/b1", "/b9", 1), body, append(append(header, caller.header...), id...)...)
-				if there != strings.ReplaceAll(absent, "b9", "b1") {
-					t.Errorf("%s: another's box is told apart:\n%s\n%s", route, there, absent)
+				_, absent := k.ask(t, method, strings.NewReplacer("/b1", "/b9", "/w1", "/w9").Replace(path), body, append(append(header, caller.header...), id...)...)
+				if there != strings.NewReplacer("b9", "b1", "w9", "w1").Replace(absent) {
+					t.Errorf("%s: another's is told apart:\n%s\n%s", route, there, absent)
 				}
 			}
 		})

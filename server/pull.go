@@ -82,7 +82,7 @@ func (s *Server) saveImages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	begun := &begun{w: w}
+	begun := &begun{w: w, media: "application/x-tar"}
 	err = images.Save(ctx, in.Images, begun)
 	if err != nil && begun.yes {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "saving images was cut short", slog.Any("err", err))
@@ -93,8 +93,9 @@ func (s *Server) saveImages(w http.ResponseWriter, r *http.Request) error {
 
 // begun sends the head of an answer with its first byte.
 type begun struct {
-	w   http.ResponseWriter
-	yes bool
+	w     http.ResponseWriter
+	media string // its type
+	yes   bool
 }
 
 var _ io.Writer = (*begun)(nil)
@@ -102,7 +103,7 @@ var _ io.Writer = (*begun)(nil)
 func (b *begun) Write(p []byte) (int, error) {
 	if !b.yes {
 		b.yes = true
-		b.w.Header().Set("Content-Type", "application/x-tar")
+		b.w.Header().Set("Content-Type", b.media)
 		b.w.WriteHeader(http.StatusOK)
 	}
 	return b.w.Write(p)

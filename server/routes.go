@@ -39,9 +39,11 @@ func (s *Server) routes() {
 	s.boxRoutes()
 	s.execRoutes()
 	s.fileRoutes()
+	s.workspaceRoutes()
 	s.imageRoutes()
 	s.keyRoutes()
 	s.lookRoutes()
+	s.describeBodies()
 }
 
 // schemaName names the schemas after the types of api/rest.
@@ -171,6 +173,16 @@ func (s *Server) serverRoutes() {
 		w.Write(spec) //nolint:errcheck // the client is gone, and there is nobody else to tell
 		return nil
 	})
+}
+
+// OpenAPI30 returns the description of the API as version 3.0 has it, for
+// generators of clients that know no other.
+func (s *Server) OpenAPI30() ([]byte, error) {
+	spec, err := s.api.OpenAPI().Downgrade()
+	if err != nil {
+		return nil, fmt.Errorf("describe the API: %w", err)
+	}
+	return spec, nil
 }
 
 func (s *Server) version(ctx context.Context, _ *nothing) (*output[rest.Version], error) {

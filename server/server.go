@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"github.com/taibox/taibox/api/rest"
@@ -19,11 +20,15 @@ import (
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // Config says what a server is to be.
 type Config struct {
 	Manager *sandbox.Manager // required
+	// Workspaces is the manager of the workspaces on the same nodes. Default
+	// one of no nodes.
+	Workspaces *workspace.Manager
 
 	Version  string // of the program
 	Commit   string
@@ -50,6 +55,10 @@ type Config struct {
 	// SocketGroup: the Unix socket's mode lets a group in, and whoever could
 	// open it is admin. Without it only root and our own user are.
 	SocketGroup bool
+
+	// Traces makes a span of each request, which goes on where the request's
+	// traceparent says. Default none.
+	Traces trace.TracerProvider
 
 	Logger *slog.Logger // default none
 }
@@ -111,6 +120,13 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Keys == nil {
 		cfg.Keys = keystore.New()
 	}
+	if cfg.Workspaces == nil {
+		none, err := workspace.New(workspace.Config{Registry: registry.New(), Logger: cfg.Logger})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Workspaces = none
+	}
 	cfg.Max.bound(&cfg.Defaults)
 	if cfg.Defaults.Node == "" {
 		cfg.Defaults.Node = registry.Local
@@ -122,7 +138,7 @@ func New(cfg Config) (*Server, error) {
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(s)
 	s.routes()
-	s.handler = s.edge(http.HandlerFunc(s.serve))
+	s.handler = s.edge(s.traced(http.HandlerFunc(s.serve)))
 	return s, nil
 }
 

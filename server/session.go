@@ -34,9 +34,10 @@ type session struct {
 	attach bool // to an exec that began before: the client is told the first offset
 	local  bool // the socket is on a Unix socket
 
-	once sync.Once
-	over chan struct{} // closed when it is known how the session ends
-	how  ending        // set before over is closed
+	once  sync.Once
+	over  chan struct{} // closed when it is known how the session ends
+	how   ending        // set before over is closed
+	freed chan struct{} // closed after that, when the stream is
 
 	mu      sync.Mutex
 	cond    sync.Cond
@@ -57,7 +58,7 @@ type ending struct {
 }
 
 func (s *Server) newSession(ctx context.Context, b *sandbox.Box, conn *wsconn.Conn, stream taisandbox.Stream, opts taisandbox.AttachOptions) *session {
-	x := &session{s: s, box: b, conn: conn, stream: stream, opts: opts, local: isLocal(ctx), over: make(chan struct{})}
+	x := &session{s: s, box: b, conn: conn, stream: stream, opts: opts, local: isLocal(ctx), over: make(chan struct{}), freed: make(chan struct{})}
 	x.cond.L = &x.mu
 	return x
 }
@@ -65,6 +66,7 @@ func (s *Server) newSession(ctx context.Context, b *sandbox.Box, conn *wsconn.Co
 // finish ends the session. Only the first call counts.
 func (x *session) finish(e ending) {
 	x.once.Do(func() {
+		defer close(x.freed)
 		x.how = e
 		x.mu.Lock()
 		close(x.over)
@@ -102,6 +104,9 @@ func (x *session) run(ctx context.Context) {
 	wg.Go(func() {
 		<-x.over
 		cancel(errOver)
+		// The socket stays while there is a box to remove: to the client its end
+		// means that the box is gone.
+		<-x.freed
 		t := time.NewTimer(closeTimeout)
 		defer t.Stop()
 		select {
@@ -110,11 +115,13 @@ func (x *session) run(ctx context.Context) {
 		}
 		x.conn.CloseNow()
 	})
+	var feeding sync.WaitGroup
 	if x.opts.Hold {
-		wg.Go(func() { x.guard(ctx, x.feed) })
+		feeding.Go(func() { x.guard(ctx, x.feed) })
 	}
 	x.guard(ctx, func() { x.pump(ctx) })
 	<-x.over
+	feeding.Wait() // what it fed is told before the end: the client resumes behind it
 	if x.how.err != nil {
 		x.conn.WriteJSON(rest.Frame{Type: rest.FrameError, Error: &x.s.fail(ctx, x.how.err).Body}) //nolint:errcheck // the close follows
 	}
@@ -419,13 +426,17 @@ func (x *session) ack(offset int64) {
 // ends it.
 func (x *session) feed() {
 	var fed, told int64
+	defer func() {
+		if fed > told {
+			x.conn.WriteJSON(rest.Frame{Type: rest.FrameStdinAck, Offset: fed}) //nolint:errcheck // as below
+		}
+	}()
 	for {
 		p, more := x.nextInput()
-		switch {
-		case x.isOver():
-			return
-		case p == nil:
-			x.stream.CloseWrite() //nolint:errcheck // a command that ended needs no end of input
+		if p == nil {
+			if !x.isOver() {
+				x.stream.CloseWrite() //nolint:errcheck // a command that ended needs no end of input
+			}
 			return
 		}
 		n, err := x.stream.Write(p)

@@ -387,6 +387,22 @@ func TestOneShot(t *testing.T) {
 	}
 }
 
+// TestOneShotSlowRemoval: so it is also where that takes a while.
+func TestOneShotSlowRemoval(t *testing.T) {
+	const slow = 2500 * time.Millisecond // longer than a socket waits for anything else
+	w := newWorld(t, fake.WithFault(func(op, _ string) error {
+		if op == "remove.runtime" {
+			<-time.After(slow)
+		}
+		return nil
+	}))
+	w.create(rest.CreateBox{ID: "b1", Policy: "oneshot"})
+	w.run("b1", "true")
+	if b, err := w.GetBox(w.ctx, "b1"); !errors.Is(err, taisandbox.ErrNotFound) {
+		t.Errorf("after Close: %s, %v", b.Status, err)
+	}
+}
+
 // TestK13_BigCommands: what is too big is said so, and what is not arrives.
 func TestK13_BigCommands(t *testing.T) {
 	w := boxWorld(t)

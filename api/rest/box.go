@@ -29,6 +29,11 @@ type CreateBox struct {
 	Tmpfs       []string `json:"tmpfs,omitempty" doc:"path[:size=bytes]"`
 	Devices     []string `json:"devices,omitempty" doc:"CDI names"`
 
+	WorkspaceID string  `json:"workspace_id,omitempty" doc:"The workspace that the box works in; it decides the node"`
+	MountMode   string  `json:"mount_mode,omitempty" doc:"rw (default) or ro"`
+	MountPath   string  `json:"mount_path,omitempty" doc:"Where the workspace is in the box; default /workspace"`
+	Mounts      []Mount `json:"mounts,omitempty" doc:"Further workspaces of the same node, and, for admins, directories of its machine"`
+
 	IdleTimeoutMs *int64 `json:"idle_timeout_ms,omitempty" doc:"How long a session or longrunning box may be idle; 0 means for ever; the server's default for a session box if absent"`
 	MaxLifetimeMs int64  `json:"max_lifetime_ms,omitempty" doc:"How long after its creation a box is removed, unless it is persistent; 0 means never"`
 	StopTimeoutMs int64  `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop; default 2000"`
@@ -36,6 +41,15 @@ type CreateBox struct {
 	// IdempotencyKey travels as a header: a create that is repeated with the
 	// same key and the same body is the same box.
 	IdempotencyKey string `json:"-"`
+}
+
+// Mount is a directory from outside in a box: a workspace, or a directory of
+// the node's machine.
+type Mount struct {
+	WorkspaceID string `json:"workspace_id,omitempty"`
+	Source      string `json:"source,omitempty" doc:"A directory of the machine, if it is no workspace"`
+	Target      string `json:"target" doc:"An absolute path in the box; made if missing"`
+	ReadOnly    bool   `json:"read_only,omitempty"`
 }
 
 // Box is what there is to know of a box.
@@ -75,6 +89,9 @@ type Box struct {
 	ReadOnly    bool     `json:"read_only"`
 	Devices     []string `json:"devices"`
 
+	WorkspaceID string  `json:"workspace_id,omitempty"`
+	Mounts      []Mount `json:"mounts" doc:"All, that of workspace_id too"`
+
 	IdleTimeoutMs int64    `json:"idle_timeout_ms" doc:"0 means none"`
 	MaxLifetimeMs int64    `json:"max_lifetime_ms" doc:"0 means none"`
 	StopTimeoutMs int64    `json:"stop_timeout_ms"`
@@ -104,6 +121,9 @@ type ListBoxes struct {
 	// PageSize is how many boxes are asked for at a time; default and most 1000.
 	PageSize int
 }
+
+// StartBox is the body that a start may have.
+type StartBox struct{}
 
 // StopBox says how to stop a box.
 type StopBox struct {

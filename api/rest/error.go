@@ -40,6 +40,11 @@ var (
 	ErrTooLarge = &reason.Error{Reason: "TOO_LARGE", Msg: "request is too large", Class: errdefs.ErrInvalidArgument}
 	// ErrMediaType reports a body of a type that the route does not take.
 	ErrMediaType = &reason.Error{Reason: "MEDIA_TYPE", Msg: "unsupported media type", Class: errdefs.ErrInvalidArgument}
+	// ErrRange reports a range that lies behind the end of a file.
+	ErrRange = &reason.Error{Reason: "RANGE", Msg: "the file has no such range", Class: errdefs.ErrOutOfRange}
+	// ErrPrecondition reports a file that is not as a header of the request,
+	// If-Match or another, says.
+	ErrPrecondition = &reason.Error{Reason: "PRECONDITION_FAILED", Msg: "the file is not as the request expects", Class: errdefs.ErrFailedPrecondition}
 	// ErrNoRoute reports a path that is not part of the API.
 	ErrNoRoute = &reason.Error{Reason: "NO_ROUTE", Msg: "no such path", Class: errdefs.ErrNotFound}
 	// ErrMethod reports a method that the path does not have.
@@ -68,7 +73,7 @@ var (
 // Reasons lists every sentinel of this package, for a [reason.Table].
 func Reasons() []*reason.Error {
 	return []*reason.Error{
-		ErrRequest, ErrTooLarge, ErrMediaType, ErrNoRoute, ErrMethod, ErrUnauthenticated, ErrForbidden, ErrKeyNotFound, ErrRate, ErrOrigin,
+		ErrRequest, ErrTooLarge, ErrMediaType, ErrRange, ErrPrecondition, ErrNoRoute, ErrMethod, ErrUnauthenticated, ErrForbidden, ErrKeyNotFound, ErrRate, ErrOrigin,
 		ErrStopping, ErrUnreachable, ErrInputLost, ErrInternal,
 	}
 }

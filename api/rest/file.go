@@ -2,7 +2,7 @@ package rest
 
 import "time"
 
-// File describes a file of a box. A name that is not UTF-8 is there twice: to
+// File describes a file of a box or a workspace. A name that is not UTF-8 is there twice: to
 // be shown, and as it is.
 type File struct {
 	Name    string    `json:"name"`
@@ -12,11 +12,12 @@ type File struct {
 	Type    string    `json:"type" doc:"file, dir, link, pipe, socket, block or char"`
 	Size    int64     `json:"size"`
 	Mode    string    `json:"mode" doc:"Permissions with set-ID and sticky bits, octal: 0644"`
-	UID     uint32    `json:"uid" doc:"Inside the box"`
-	GID     uint32    `json:"gid" doc:"Inside the box"`
+	UID     uint32    `json:"uid" doc:"Inside the box; 0 in a workspace: its owner"`
+	GID     uint32    `json:"gid" doc:"Inside the box; 0 in a workspace"`
 	ModTime time.Time `json:"mod_time"`
 	Link    string    `json:"link,omitempty" doc:"Where a symbolic link leads"`
 	LinkB64 []byte    `json:"link_b64,omitempty" doc:"Its bytes, if they are not UTF-8"`
+	Version string    `json:"version,omitempty" doc:"Of a regular file: changes with it; the ETag of its contents"`
 }
 
 // FileList is what is in a directory, by name.
@@ -40,6 +41,14 @@ type RenameFile struct {
 	To      string `json:"to,omitempty"`
 	ToB64   []byte `json:"to_b64,omitempty"`
 	User    string `json:"user,omitempty"`
+}
+
+// FileEvent is a change of a file: the data of a server-sent event.
+type FileEvent struct {
+	Kind    string `json:"kind" doc:"created, modified, removed, or gap: events were missed, look again"`
+	Path    string `json:"path" doc:"In the box, or relative to the workspace's root"`
+	PathB64 []byte `json:"path_b64,omitempty" doc:"The path's bytes, if they are not UTF-8"`
+	Dir     bool   `json:"dir"`
 }
 
 // HeaderFile is the header in which a file's description comes with its

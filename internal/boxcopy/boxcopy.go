@@ -15,11 +15,17 @@ import (
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
-// Box is the files of one box, as one of its users.
+// Box is the files of one box, as one of its users, or those of a workspace.
 type Box interface {
 	Stat(ctx context.Context, path string, follow bool) (sandbox.FileInfo, error)
 	CopyTo(ctx context.Context, dir string, archive io.Reader) error
 	CopyFrom(ctx context.Context, path string, follow bool) (io.ReadCloser, error)
+}
+
+// Namer is implemented by a [Box] whose CopyFrom does not name what it packs
+// after the path that it is asked for.
+type Namer interface {
+	PackedName(ctx context.Context, path string, follow bool) (string, error)
 }
 
 // Options are the settings of a copy.
@@ -147,18 +153,16 @@ const maxTold = 10 // links that an error names
 
 // From copies a file or tree of a box to this machine.
 func From(ctx context.Context, b Box, source, dest string, o Options) error {
-	if !path.IsAbs(source) {
-		source = "/" + source
-	}
-	name := path.Base(source)
-	if name == "/" || strings.HasSuffix(source, "/.") {
-		name = "."
-	}
-	if name == ".." {
-		return fmt.Errorf("%w: %s: the last element of a source is a name, or a single dot", sandbox.ErrInvalidSpec, source)
+	source, name, err := sourceName(source)
+	if err != nil {
+		return err
 	}
 	follow := o.Follow || name == "." || strings.HasSuffix(source, "/")
 	info, err := b.Stat(ctx, source, follow)
+	if err != nil {
+		return err
+	}
+	packed, err := packedName(ctx, b, source, name, follow)
 	if err != nil {
 		return err
 	}
@@ -180,7 +184,7 @@ func From(ctx context.Context, b Box, source, dest string, o Options) error {
 	}
 	left := &LeftOutError{}
 	err = tartree.Unpack(&counter{r: archive, moved: o.Moved}, root, tartree.Options{
-		From: name, To: as, Outside: true,
+		From: packed, To: as, Outside: true,
 		LeftOut: func(name, target string) {
 			if left.Count++; left.Count <= maxTold {
 				left.Links = append(left.Links, fmt.Sprintf("%q -> %q", name, target))
@@ -192,6 +196,30 @@ func From(ctx context.Context, b Box, source, dest string, o Options) error {
 		return left
 	}
 	return err
+}
+
+// sourceName makes the path of a source absolute, and says what is copied of
+// it: a name, or "." for what is in it.
+func sourceName(source string) (at, name string, err error) {
+	if !path.IsAbs(source) {
+		source = "/" + source
+	}
+	name = path.Base(source)
+	if name == "/" || strings.HasSuffix(source, "/.") {
+		name = "."
+	}
+	if name == ".." {
+		return "", "", fmt.Errorf("%w: %s: the last element of a source is a name, or a single dot", sandbox.ErrInvalidSpec, source)
+	}
+	return source, name, nil
+}
+
+// packedName is the name that the stream of CopyFrom begins with.
+func packedName(ctx context.Context, b Box, source, name string, follow bool) (string, error) {
+	if n, ok := b.(Namer); ok {
+		return n.PackedName(ctx, source, follow)
+	}
+	return name, nil
 }
 
 // target says into which directory of this machine a copy goes, and under

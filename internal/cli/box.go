@@ -286,14 +286,14 @@ func describe(b rest.Box) *fields {
 	f.add("Command", quoteArgs(b.Cmd))
 	f.add("User", b.User)
 	f.add("Directory", b.WorkDir)
+	f.add("Workspace", b.WorkspaceID)
+	f.add("Mounts", formatMounts(b.Mounts))
 	f.add("Labels", formatLabels(b.Labels))
 	f.add("Memory", limit(b.MemoryBytes > 0, formatSize(b.MemoryBytes)))
 	f.add("CPUs", limit(b.CPUs > 0, fmt.Sprint(b.CPUs)))
 	f.add("Processes", fmt.Sprintf("%d (%s)", b.ProcessCount, limit(b.Pids > 0, fmt.Sprintf("at most %d", b.Pids))))
 	f.add("Commands", fmt.Sprintf("%d running", b.RunningExecs))
-	if b.OOMKills > 0 {
-		f.add("Out of memory", fmt.Sprintf("%d killed", b.OOMKills))
-	}
+	f.add("Out of memory", fmt.Sprintf("%d killed", b.OOMKills))
 	f.add("Busy", strings.Join(b.Busy, ", "))
 	f.add("Idle timeout", limit(b.IdleTimeoutMs > 0, ms(b.IdleTimeoutMs).String()))
 	f.add("Max lifetime", limit(b.MaxLifetimeMs > 0, ms(b.MaxLifetimeMs).String()))

@@ -23,7 +23,7 @@ type boxFlags struct {
 	memory, cpus       string
 	openFiles          uint64
 	readOnly           bool
-	tmpfs              []string
+	tmpfs, volumes     []string
 	pull               string
 	maxLifetime        time.Duration
 	stopTimeout        time.Duration
@@ -51,6 +51,7 @@ func (f *boxFlags) add(cmd *cobra.Command) {
 	fs.Uint64Var(&f.openFiles, "open-files", 0, "at most this `number` of open files in a process")
 	fs.BoolVar(&f.readOnly, "read-only", false, "make the root file system read-only")
 	fs.StringArrayVar(&f.tmpfs, "tmpfs", nil, "put memory at `PATH[:size=SIZE]`")
+	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "a `mount`, ws:ID[:PATH][:ro], or for admins /DIR:PATH[:ro]")
 	fs.StringVar(&f.pull, "pull", pullMissing, "`when` to fetch the image: missing, always or never")
 	fs.Duration("idle-timeout", 0, "stop it when idle for so long; a session goes then (default 30m for session)")
 	fs.DurationVar(&f.maxLifetime, "max-lifetime", 0, "remove it after so long, busy or not, unless it is persistent")
@@ -92,6 +93,9 @@ func (f *boxFlags) request(cmd *cobra.Command, env *Env, s *settings, image stri
 			return req, err
 		}
 		req.Tmpfs = append(req.Tmpfs, t)
+	}
+	if err := mountVolumes(&req, f.volumes); err != nil {
+		return req, err
 	}
 	f.idle(cmd, s, &req)
 	return req, f.check()

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -23,42 +22,48 @@ func newCp(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cp [flags] SRC DST",
 		GroupID: groupRun,
-		Short:   "Copy files into a box or out of it",
-		Long: `Copy a file or a tree between this machine and a box, which may be stopped. One
-of SRC and DST is BOX:PATH; the other is a path of this machine, or - for a tar
-stream on stdin or stdout.
+		Short:   "Copy files into or out of a box or a workspace",
+		Long: `Copy a file or a tree between this machine, a box, which may be stopped, and a
+workspace. One of SRC and DST, or both, is BOX:PATH or ws:WORKSPACE:PATH; the
+other is a path of this machine, or - for a tar stream on stdin or stdout. A box
+that is called ws is not reached: ws: always begins a workspace.
 
 SRC is copied into DST if that is a directory, and takes its place otherwise.
 Of a SRC that ends in /. only what is in it is copied. Links are copied as
-links. Copied out of a box, links that could lead out of what is copied are left
-out and told.`,
+links. Copied to this machine, links that could lead out of what is copied are
+left out and told.`,
 		Example: `  taibox cp report.txt b1:/workspace/
   taibox cp b1:/workspace/out ./out
-  taibox cp b1:/etc - | tar t`,
+  taibox cp b1:/etc - | tar t
+  taibox cp ws:proj:src b1:/opt/`,
 		Args: wantArgs("SRC", "DST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			srcBox, src := splitBoxPath(args[0])
-			dstBox, dst := splitBoxPath(args[1])
+			src, dst := splitPath(args[0]), splitPath(args[1])
 			switch {
-			case srcBox == "" && dstBox == "":
-				return withHelpHint(cmd, usage("neither %q nor %q is BOX:PATH", args[0], args[1]))
-			case srcBox != "" && dstBox != "":
-				return withHelpHint(cmd, usage("both sides are boxes: copy out of one first, or pipe one tar stream into the other"))
-			case dstBox != "" && o.Follow && src == "-":
+			case src.local() && dst.local():
+				return withHelpHint(cmd, usage("neither %q nor %q is BOX:PATH or ws:WORKSPACE:PATH", args[0], args[1]))
+			case src.box == dst.box && src.workspace == dst.workspace:
+				return withHint(usage("%q and %q are in the same place", args[0], args[1]), "in a box, exec runs cp; in a workspace, workspace mv moves")
+			case !dst.local() && o.Follow && src.path == "-":
 				return usage("-L and a tar stream exclude each other: it has the links that it has")
+			case src.workspace != "" && dst.local() && (o.User != "" || o.Owners), dst.workspace != "" && src.local() && (o.User != "" || o.Owners):
+				return usage("-u and -a are for boxes: a workspace has no users of its own")
 			}
 			c, _, err := env.connect(cmd)
 			if err != nil {
 				return err
 			}
-			end := copyEnd{c: c, box: srcBox + dstBox, o: o}
-			p := &copyProgress{env: env, on: !quiet}
+			p := &gauge{env: env, what: "copied", on: !quiet}
 			defer p.end()
 			opts := boxcopy.Options{Follow: o.Follow, Moved: p.moved}
-			if dstBox != "" {
-				return end.in(cmd.Context(), env, src, dst, opts)
+			switch from, to := src.end(c, o), dst.end(c, o); {
+			case src.local():
+				return copyIn(cmd.Context(), env, to, src.path, dst.path, opts)
+			case dst.local():
+				return copyOut(cmd.Context(), env, from, src.path, dst.path, opts)
+			default:
+				return boxcopy.Between(cmd.Context(), from, src.path, to, dst.path, opts)
 			}
-			return end.out(cmd.Context(), env, src, dst, opts)
 		},
 	}
 	cmd.Flags().StringVarP(&o.User, "user", "u", "", "who reads or writes in the box, user[:group] (default the box's `user`)")
@@ -68,17 +73,35 @@ out and told.`,
 	return cmd
 }
 
-// splitBoxPath takes BOX:PATH apart. A path of this machine, which may have a
-// colon in it, begins with a dot or a slash, or has no box's name before it.
-func splitBoxPath(arg string) (box, path string) {
+// copyPath is one side of a copy: a path of a box, of a workspace or, with
+// neither, of this machine.
+type copyPath struct{ box, workspace, path string }
+
+func (p copyPath) local() bool { return p.box == "" && p.workspace == "" }
+
+// splitPath takes BOX:PATH or ws:WORKSPACE:PATH apart. A path of this machine,
+// which may have a colon in it, begins with a dot or a slash, or has no box's
+// name before it.
+func splitPath(arg string) copyPath {
+	if id, at, ok := splitWorkspacePath(arg); ok && id != "" {
+		return copyPath{workspace: id, path: "/" + at}
+	}
 	box, path, found := strings.Cut(arg, ":")
 	if !found || taisandbox.ValidateID(box) != nil {
-		return "", arg
+		return copyPath{path: arg}
 	}
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
 	}
-	return box, path
+	return copyPath{box: box, path: path}
+}
+
+// end is the side as the copy wants it.
+func (p copyPath) end(c *client.Client, o taisandbox.FileOptions) boxcopy.Box {
+	if p.workspace != "" {
+		return workspaceEnd{c.Workspace(p.workspace)}
+	}
+	return copyEnd{c: c, box: p.box, o: o}
 }
 
 // copyEnd is a box at one end of a copy.
@@ -109,8 +132,8 @@ func (e copyEnd) CopyFrom(ctx context.Context, path string, follow bool) (io.Rea
 	return e.c.CopyFrom(ctx, e.box, path, e.options(follow))
 }
 
-// in copies into the box.
-func (e copyEnd) in(ctx context.Context, env *Env, src, dst string, o boxcopy.Options) error {
+// copyIn copies from this machine.
+func copyIn(ctx context.Context, env *Env, e boxcopy.Box, src, dst string, o boxcopy.Options) error {
 	if src != "-" {
 		return localError(boxcopy.To(ctx, e, src, dst, o))
 	}
@@ -120,12 +143,12 @@ func (e copyEnd) in(ctx context.Context, env *Env, src, dst string, o boxcopy.Op
 	return e.CopyTo(ctx, dst, env.In)
 }
 
-// out copies out of the box.
-func (e copyEnd) out(ctx context.Context, env *Env, src, dst string, o boxcopy.Options) error {
+// copyOut copies to this machine.
+func copyOut(ctx context.Context, env *Env, e boxcopy.Box, src, dst string, o boxcopy.Options) error {
 	if dst != "-" {
 		err := boxcopy.From(ctx, e, src, dst, o)
 		if left, ok := errors.AsType[*boxcopy.LeftOutError](err); ok {
-			return withHint(left, "-L copies what a link leads to in the box; with - as DST the tar stream has all links")
+			return withHint(left, "-L copies what a link leads to there; with - as DST the tar stream has all links")
 		}
 		return localError(err)
 	}
@@ -152,32 +175,4 @@ func localError(err error) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
 	}
 	return err
-}
-
-// copyProgress shows on a terminal how much was copied, once it takes long.
-type copyProgress struct {
-	env   *Env
-	on    bool
-	began time.Time
-	shown time.Time
-}
-
-const progressAfter = time.Second
-
-func (p *copyProgress) moved(total int64) {
-	now := time.Now()
-	if p.began.IsZero() {
-		p.began = now
-	}
-	if _, tty := terminalOf(p.env.Err); p.on && tty && now.Sub(p.began) > progressAfter && now.Sub(p.shown) > progressEvery {
-		p.shown = now
-		fmt.Fprintf(p.env.Err, "\r\x1b[Kcopied: %s", formatSize(total)) //nolint:errcheck // nobody looks
-	}
-}
-
-// end takes the line away.
-func (p *copyProgress) end() {
-	if !p.shown.IsZero() {
-		fmt.Fprint(p.env.Err, "\r\x1b[K") //nolint:errcheck // nobody looks
-	}
 }

@@ -313,7 +313,7 @@ func newPs(env *Env) *cobra.Command {
 			case out.quiet:
 				return printIDs(env, execs, func(x rest.Exec) string { return x.ID })
 			}
-			t := newTable("ID", "STATE", "CODE", "REASON", "AGE", "TIME", "OUTPUT", "COMMAND")
+			t := newTable("ID", "STATE", "CODE", "REASON", "AGE", "TIME", "OUTPUT", "OOM", "COMMAND")
 			now := time.Now()
 			for _, x := range execs {
 				code := ""
@@ -322,7 +322,7 @@ func newPs(env *Env) *cobra.Command {
 				}
 				took := time.Duration(x.DurationMs) * time.Millisecond
 				t.add(x.ID, x.State, code, x.Reason, formatAge(x.Started, now), took.Round(10*time.Millisecond).String(),
-					formatSize(x.Bytes), shorten(quoteArgs(x.Args), 60))
+					formatSize(x.Bytes), fmt.Sprint(x.OOMKills), shorten(quoteArgs(x.Args), 60))
 			}
 			return t.print(env.Out)
 		},

@@ -3,12 +3,15 @@ package cli
 import (
 	"strconv"
 	"time"
+
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 // policySettings say how long boxes stay, and what they may be at most. Zero
 // is no limit.
 type policySettings struct {
 	IdleTimeout time.Duration // of a session box that says nothing of it
+	OrphanAfter time.Duration // of a box whose server does not come back; 0 = never
 	Pids        int64         // likewise, of any box
 
 	MaxPerOwner, MaxPerImage, MaxPerNode int
@@ -21,6 +24,7 @@ type policySettings struct {
 // policyKeys are the settings of policies and limits.
 var policyKeys = []key{
 	{name: "sandbox_idle_timeout", env: "YAO_SANDBOX_IDLE_TIMEOUT", flag: "idle-timeout", def: "30m", set: setIdleTimeout},
+	{name: "orphan_after", env: "TAIBOX_ORPHAN_AFTER", flag: "orphan-after", def: "0", set: setOrphanAfter},
 	{name: "sandbox_pids", env: "TAIBOX_SANDBOX_PIDS", flag: "pids", def: "4096", set: func(s *settings, v string) error { return setCount(&s.Pids, v) }},
 	{name: "sandbox_max_per_owner", env: "TAIBOX_SANDBOX_MAX_PER_OWNER", def: "0", set: func(s *settings, v string) error { return setCount(&s.MaxPerOwner, v) }},
 	{name: "sandbox_max_per_image", env: "TAIBOX_SANDBOX_MAX_PER_IMAGE", def: "0", set: func(s *settings, v string) error { return setCount(&s.MaxPerImage, v) }},
@@ -36,6 +40,18 @@ func setIdleTimeout(s *settings, v string) error {
 		return usage("idle timeout %q: 0 (none), or a duration such as 30m of at least 1ms, is expected", v)
 	}
 	s.IdleTimeout = d
+	return nil
+}
+
+// minOrphanAfter is more than a restart of the server takes.
+const minOrphanAfter = 10 * time.Second
+
+func setOrphanAfter(s *settings, v string) error {
+	d, err := time.ParseDuration(v)
+	if err != nil || d != 0 && d < minOrphanAfter || d > taisandbox.MaxTimeout {
+		return usage("time after which boxes are orphans %q: 0 (never), or a duration such as 24h of at least %v, is expected", v, minOrphanAfter)
+	}
+	s.OrphanAfter = d
 	return nil
 }
 

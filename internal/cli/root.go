@@ -16,6 +16,10 @@ const (
 	groupLook  = "look"
 	groupImage = "image"
 	groupOther = "other"
+
+	groupWorkspace = "workspace"
+	groupFiles     = "files"
+	groupSnapshots = "snapshots"
 )
 
 // newRoot builds the tree of commands.
@@ -47,6 +51,7 @@ until rm; exec runs commands in it.`,
 		&cobra.Group{ID: groupRun, Title: "Boxes and commands in them:"},
 		&cobra.Group{ID: groupLook, Title: "Look at them:"},
 		&cobra.Group{ID: groupImage, Title: "Images:"},
+		&cobra.Group{ID: groupWorkspace, Title: "Workspaces:"},
 		&cobra.Group{ID: groupOther, Title: "The rest:"},
 	)
 	flags := root.PersistentFlags()
@@ -58,7 +63,7 @@ until rm; exec runs commands in it.`,
 		newRun(env), newCreate(env), newStart(env), newStop(env), newRm(env),
 		newExec(env), newAttach(env), newKill(env), newWait(env), newCp(env),
 		newLs(env), newInspect(env), newPs(env), newLogs(env), newStats(env), newTop(env), newEvents(env), newPort(env),
-		newImage(env), newCommit(env),
+		newImage(env), newCommit(env), newWorkspace(env),
 		newServe(env), newKey(env), newDoctor(env), newBench(env), newConfig(env), newVersion(env), newCompletion(env),
 	)
 	return root

@@ -21,6 +21,7 @@ type ServeOptions struct {
 	Max    int     // boxes at a time; 0 = no limit
 
 	IdleTimeout time.Duration // of a session box that says nothing of it; 0 = none
+	OrphanAfter time.Duration // of a box whose server does not come back; 0 = never
 	Pids        int64         // of a box that says nothing of it; 0 = no limit
 	// Boxes at a time, and what one may ask for; 0 = no limit.
 	MaxPerOwner, MaxPerImage, MaxPerNode int
@@ -34,6 +35,8 @@ type ServeOptions struct {
 	TLSNames        []string // of a certificate of our own
 	Rate            float64  // requests of a key a second; 0 = no limit
 	Burst           int      // and at once
+
+	Traces TraceOptions
 
 	Registries map[string]Registry // how to reach some, by host
 
@@ -66,13 +69,17 @@ a server starts one in the background. It listens on a Unix socket, and with
 			if env.UID != 0 {
 				return withHint(fmt.Errorf("serve: %w: only root can run boxes", errdefs.ErrPermissionDenied), "sudo taibox serve")
 			}
+			traces, err := s.traces()
+			if err != nil {
+				return err
+			}
 			return env.Serve(cmd.Context(), ServeOptions{
 				Socket: socket, DataDir: s.DataDir, Group: s.Group, Log: s.Log,
 				Image: s.Image, Memory: s.Memory, CPUs: s.CPUs, Max: s.Max,
-				IdleTimeout: s.IdleTimeout, Pids: s.Pids, MaxPerOwner: s.MaxPerOwner, MaxPerImage: s.MaxPerImage, MaxPerNode: s.MaxPerNode,
+				IdleTimeout: s.IdleTimeout, OrphanAfter: s.OrphanAfter, Pids: s.Pids, MaxPerOwner: s.MaxPerOwner, MaxPerImage: s.MaxPerImage, MaxPerNode: s.MaxPerNode,
 				MaxMemory: s.MaxMemory, MaxCPUs: s.MaxCPUs, MaxPids: s.MaxPids,
 				Listen: s.Listen, TLS: s.TLS, TLSCert: s.TLSCert, TLSKey: s.TLSKey, TLSNames: s.TLSNames, Rate: s.Rate, Burst: s.Burst,
-				Registries: s.Registries,
+				Registries: s.Registries, Traces: traces,
 				RuncPath:   FindProgram("taibox-runc", env.Libexec),
 				BridgePath: FindProgram("taibox-bridge", env.Libexec),
 				Version:    env.Version, Commit: env.Commit,
@@ -80,7 +87,9 @@ a server starts one in the background. It listens on a Unix socket, and with
 		},
 	}
 	cmd.Flags().String("group", "", "let the members of this `group` use the socket: they are then root on this machine")
+	cmd.Flags().String("orphan-after", "", "stop boxes whose server has been gone for this `time`; 0 for never (default 0)")
 	addListenFlags(cmd)
+	addTraceFlags(cmd)
 	cmd.Flags().String("log", "", "log from this `level` on: debug, info, warn or error (default info)")
 	return cmd
 }

@@ -38,6 +38,7 @@ type settings struct {
 	CPUs       float64
 	Registries map[string]Registry
 	listenSettings
+	trace map[string]string // the traceKeys that are set
 	policySettings
 
 	config  string // the file given with --config
@@ -70,7 +71,11 @@ var keys = append([]key{
 	{name: "sandbox_max", env: "YAO_SANDBOX_MAX", def: "100", set: setMax},
 	{name: "sandbox_memory", env: "YAO_SANDBOX_MEMORY", flag: "memory", def: "2g", set: setMemory},
 	{name: "sandbox_cpu", env: "YAO_SANDBOX_CPU", flag: "cpus", def: "1.0", set: setCPUs},
-}, slices.Concat(policyKeys, listenKeys, []key{registryKey})...)
+}, slices.Concat(policyKeys, listenKeys, traceKeys, []key{registryKey})...)
+
+// maxSocketPath is what the kernel's struct sockaddr_un has room for, beside
+// the byte that ends it.
+const maxSocketPath = 107
 
 func setHost(s *settings, v string) error {
 	u, err := url.Parse(v)
@@ -79,6 +84,8 @@ func setHost(s *settings, v string) error {
 		return usage("host %q: unix:///path or http(s)://host:port is expected", v)
 	case u.Scheme == "unix" && (u.Host != "" || !filepath.IsAbs(u.Path)):
 		return usage("host %q: a socket's path is absolute: unix:///path", v)
+	case u.Scheme == "unix" && len(u.Path) > maxSocketPath:
+		return usage("host %q: a socket's path has at most %d bytes, not %d", v, maxSocketPath, len(u.Path))
 	case u.Scheme != "unix" && u.Host == "":
 		return usage("host %q: the host is missing", v)
 	}

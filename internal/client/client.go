@@ -22,6 +22,7 @@ import (
 	"github.com/taibox/taibox/internal/errmap"
 	"github.com/taibox/taibox/internal/reason"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume"
 )
 
 // Client is a connection to one server. Make it with [New].
@@ -47,7 +48,8 @@ func WithAPIKey(key string) Option { return func(c *Client) { c.key = key } }
 func WithRootCAs(pem []byte) Option { return func(c *Client) { c.roots = pem } }
 
 // WithReasons adds the sentinels of other packages to those that errors of the
-// server are turned into: those of [taisandbox.Reasons] and [rest.Reasons].
+// server are turned into: those of [taisandbox.Reasons], [volume.Reasons] and
+// [rest.Reasons].
 func WithReasons(lists ...[]*reason.Error) Option {
 	return func(c *Client) {
 		for _, list := range lists {
@@ -71,7 +73,7 @@ func New(host string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host %q: %w", host, errHost)
 	}
-	c := &Client{host: host, table: reason.NewTable(taisandbox.Reasons(), rest.Reasons())}
+	c := &Client{host: host, table: reason.NewTable(taisandbox.Reasons(), volume.Reasons(), rest.Reasons())}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	tr := &http.Transport{
 		DialContext:         dialer.DialContext,

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/taibox/taibox/api/rest"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -22,12 +20,7 @@ func (c *Client) fileURL(id, name string, o taisandbox.FileOptions, segments ...
 	if err != nil {
 		return u, err
 	}
-	q := url.Values{}
-	if utf8.ValidString(name) {
-		q.Set("path", name)
-	} else {
-		q.Set("path_b64", base64.StdEncoding.EncodeToString([]byte(name)))
-	}
+	q := pathQuery(name)
 	if o.User != "" {
 		q.Set("user", o.User)
 	}
@@ -91,11 +84,7 @@ func (c *Client) ReadFile(ctx context.Context, id, name string, o taisandbox.Fil
 	if err != nil {
 		return nil, taisandbox.FileInfo{}, err
 	}
-	var f rest.File
-	raw, err := base64.StdEncoding.DecodeString(resp.Header.Get(rest.HeaderFile))
-	if err == nil {
-		err = json.Unmarshal(raw, &f)
-	}
+	f, err := headerFile(resp)
 	var info taisandbox.FileInfo
 	if err == nil {
 		info, err = infoOf(&f)
@@ -120,7 +109,14 @@ func (c *Client) WriteFile(ctx context.Context, id, name string, r io.Reader, o 
 	if o.All {
 		with(&u, "parents", "true")
 	}
-	resp, err := c.send(ctx, http.MethodPut, u, r, "Content-Type", "application/octet-stream")
+	header := []string{"Content-Type", "application/octet-stream"}
+	if o.IfVersion != "" {
+		header = append(header, "If-Match", `"`+o.IfVersion+`"`)
+	}
+	if o.IfAbsent {
+		header = append(header, "If-None-Match", "*")
+	}
+	resp, err := c.send(ctx, http.MethodPut, u, r, header...)
 	if err != nil {
 		return info, err
 	}
@@ -208,12 +204,12 @@ var fileTypes = map[string]fs.FileMode{
 	"block": fs.ModeDevice, "char": fs.ModeDevice | fs.ModeCharDevice,
 }
 
-// infoOf reads a description.
-func infoOf(f *rest.File) (taisandbox.FileInfo, error) {
+// modeOf reads the kind and the permissions of a file.
+func modeOf(f *rest.File) (fs.FileMode, error) {
 	bits, err := strconv.ParseUint(f.Mode, 8, 16)
 	kind, known := fileTypes[f.Type]
 	if err != nil || !known {
-		return taisandbox.FileInfo{}, fmt.Errorf("%w: a file of type %.32q with mode %.32q", rest.ErrInternal, f.Type, f.Mode)
+		return 0, fmt.Errorf("%w: a file of type %.32q with mode %.32q", rest.ErrInternal, f.Type, f.Mode)
 	}
 	mode := kind | fs.FileMode(bits)&fs.ModePerm
 	for value, bit := range map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
@@ -221,8 +217,18 @@ func infoOf(f *rest.File) (taisandbox.FileInfo, error) {
 			mode |= bit
 		}
 	}
+	return mode, nil
+}
+
+// infoOf reads a description.
+func infoOf(f *rest.File) (taisandbox.FileInfo, error) {
+	mode, err := modeOf(f)
+	if err != nil {
+		return taisandbox.FileInfo{}, err
+	}
 	return taisandbox.FileInfo{
 		Name: bytesOr(f.NameB64, f.Name), Size: f.Size, Mode: mode, UID: f.UID, GID: f.GID, ModTime: f.ModTime, Link: bytesOr(f.LinkB64, f.Link),
+		Version: f.Version,
 	}, nil
 }
 

@@ -141,9 +141,13 @@ func (c *Client) CommitBox(ctx context.Context, id string, req rest.CommitBox) (
 
 // post sends a request whose answer is a stream.
 func (c *Client) post(ctx context.Context, in any, path ...string) (*http.Response, error) {
+	return c.postTo(ctx, c.at(append([]string{"v1"}, path...)...), in)
+}
+
+func (c *Client) postTo(ctx context.Context, u url.URL, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
 	}
-	return c.send(ctx, http.MethodPost, c.at(append([]string{"v1"}, path...)...), bytes.NewReader(body), "Content-Type", "application/json")
+	return c.send(ctx, http.MethodPost, u, bytes.NewReader(body), "Content-Type", "application/json")
 }

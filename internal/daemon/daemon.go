@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/api/rest"
@@ -43,11 +44,14 @@ import (
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/server"
 	"github.com/taibox/taibox/tai/registry"
+	"github.com/taibox/taibox/workspace"
 )
 
 const (
 	lockTimeout = server.StopTimeout + 5*time.Second // for a server that is going
 	lockPoll    = 20 * time.Millisecond
+
+	maxSocketPath = 107 // bytes that the kernel takes for one
 )
 
 // Config says what a server is to be.
@@ -62,10 +66,15 @@ type Config struct {
 	Rate  float64 // requests of a key a second; 0 = no limit
 	Burst int     // and at once
 
-	MaxBoxes                             int // 0 = no limit
-	MaxPerOwner, MaxPerImage, MaxPerNode int // likewise
+	MaxBoxes                             int           // 0 = no limit
+	MaxPerOwner, MaxPerImage, MaxPerNode int           // likewise
+	OrphanAfter                          time.Duration // boxes of other instances are stopped then; 0 = never
 	Defaults                             server.Defaults
 	Max                                  server.Limits // of one box
+
+	// Traces opens what makes and sends the spans of an instance's server, and
+	// ends it. Default none.
+	Traces func(ctx context.Context, instance string) (trace.TracerProvider, func(context.Context) error, error)
 
 	Version, Commit string
 	Logger          *slog.Logger // required
@@ -99,7 +108,21 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	undo.Push(func(context.Context) error { return n.Close() })
-	m, err := manage(ctx, &cfg, n)
+	var traces trace.TracerProvider
+	if cfg.Traces != nil {
+		provider, end, err := cfg.Traces(ctx, n.Instance())
+		if err != nil {
+			return err
+		}
+		traces = provider
+		undo.Push(func(ctx context.Context) error {
+			if err := end(ctx); err != nil {
+				cfg.Logger.Warn("traces are not complete", slog.Any("err", err))
+			}
+			return nil
+		})
+	}
+	m, workspaces, err := manage(ctx, &cfg, n)
 	if err != nil {
 		return err
 	}
@@ -134,10 +157,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	s, err := server.New(server.Config{
-		Manager: m, Version: who.Version, Commit: who.Commit, DataDir: who.DataDir,
+		Manager: m, Workspaces: workspaces, Version: who.Version, Commit: who.Commit, DataDir: who.DataDir,
 		Host: who.Host, Instance: who.Instance, Defaults: cfg.Defaults, Max: cfg.Max,
 		SocketGroup: cfg.Group != "", Logger: cfg.Logger,
-		Keys: keys, Audit: auditLog, Rate: cfg.Rate, Burst: cfg.Burst, OwnName: ownName, Listen: who.Listen,
+		Keys: keys, Audit: auditLog, Rate: cfg.Rate, Burst: cfg.Burst, OwnName: ownName, Listen: who.Listen, Traces: traces,
 	})
 	if err != nil {
 		return err
@@ -152,23 +175,30 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return err
 }
 
-// manage starts the manager of a node's boxes.
-func manage(ctx context.Context, cfg *Config, n *node.Node) (*sandbox.Manager, error) {
+// manage starts the managers of a node's boxes and workspaces.
+func manage(ctx context.Context, cfg *Config, n *node.Node) (*sandbox.Manager, *workspace.Manager, error) {
 	nodes := registry.New()
 	if err := n.Register(nodes); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	workspaces, err := workspace.New(workspace.Config{Registry: nodes, Logger: cfg.Logger})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := workspaces.Start(ctx); err != nil {
+		return nil, nil, err
 	}
 	m, err := sandbox.New(sandbox.Config{
 		Instance: n.Instance(), MaxTotal: cfg.MaxBoxes, MaxPerOwner: cfg.MaxPerOwner, MaxPerImage: cfg.MaxPerImage, MaxPerNode: cfg.MaxPerNode,
-		Registry: nodes, Logger: cfg.Logger,
+		OrphanAfter: cfg.OrphanAfter, Registry: nodes, Workspaces: workspaces, Logger: cfg.Logger,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := m.Start(ctx); err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, nil, errors.Join(err, m.Close())
 	}
-	return m, nil
+	return m, workspaces, nil
 }
 
 // lockSocket takes the lock on a socket's path. The kernel lets go of it when
@@ -260,6 +290,9 @@ func makeSocketDir(dir string) error {
 // listen replaces what is left of the socket of a server that died. The caller
 // holds the lock.
 func listen(ctx context.Context, socket string, gid int) (net.Listener, error) {
+	if len(socket) > maxSocketPath {
+		return nil, fmt.Errorf("listen on %s: a socket's path has at most %d bytes, not %d: %w", socket, maxSocketPath, len(socket), errdefs.ErrInvalidArgument)
+	}
 	switch info, err := os.Lstat(socket); {
 	case err == nil && info.Mode().Type() != os.ModeSocket:
 		return nil, fmt.Errorf("listen on %s: it is there and no socket: %w", socket, errdefs.ErrConflict)

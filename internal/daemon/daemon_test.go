@@ -145,6 +145,14 @@ func TestNoSocket(t *testing.T) {
 	}
 }
 
+func TestLongSocketPath(t *testing.T) {
+	cfg := config(t)
+	cfg.Socket = filepath.Join(filepath.Dir(cfg.Socket), strings.Repeat("s", 120))
+	if err := daemon.Run(t.Context(), cfg); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "107 bytes") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestGroup(t *testing.T) {
 	cfg := config(t)
 	cfg.Group = "no-such-group"

@@ -58,6 +58,10 @@ func ClassOf(status int) error {
 		return errdefs.ErrNotFound
 	case http.StatusConflict:
 		return errdefs.ErrConflict
+	case http.StatusPreconditionFailed:
+		return errdefs.ErrFailedPrecondition
+	case http.StatusRequestedRangeNotSatisfiable:
+		return errdefs.ErrOutOfRange
 	case http.StatusTooManyRequests:
 		return errdefs.ErrResourceExhausted
 	case StatusClientClosed:
