@@ -130,6 +130,12 @@ conformance: setup build ## Run the contract's tests on every driver.
 fuzz: ## Run each fuzz target for a while (FUZZTIME=10s).
 	tools/fuzz.sh $(FUZZTIME)
 
+LOAD ?= 10m
+
+.PHONY: load
+load: build ## Put this machine under load for a while (LOAD=10m, or short), as root.
+	$(SUDO) env PATH="$$PATH" TAIBOX_TEST_LOAD=$(LOAD) go test -v -timeout 0 -run '^TestLoad' ./test/load
+
 .PHONY: bench
 bench: build ## Run the Go benchmarks.
 	go test -run '^$$' -bench . -benchmem $(if $(SUDO),-exec "sudo -E") ./...

@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/sirupsen/logrus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/taibox/taibox/drivers/oci"
 	"github.com/taibox/taibox/drivers/oci/image"
@@ -23,6 +24,7 @@ import (
 	"github.com/taibox/taibox/internal/cli"
 	"github.com/taibox/taibox/internal/daemon"
 	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/internal/tracing/export"
 	"github.com/taibox/taibox/node"
 	"github.com/taibox/taibox/server"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -70,7 +72,7 @@ func serve(ctx context.Context, o cli.ServeOptions) error {
 		Driver: func(ctx context.Context, cfg node.DriverConfig) (taisandbox.Sandbox, taisandbox.Image, error) {
 			d, err := oci.Open(ctx, oci.Config{
 				DataDir: cfg.DataDir, Instance: cfg.Instance, RuncPath: o.RuncPath, BridgePath: o.BridgePath, Logger: cfg.Logger,
-				Registries: registries(o.Registries),
+				Registries: registries(o.Registries), OrphanAfter: o.OrphanAfter,
 			})
 			if err != nil {
 				return nil, nil, err
@@ -79,9 +81,28 @@ func serve(ctx context.Context, o cli.ServeOptions) error {
 		},
 		Defaults:    server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs, Pids: o.Pids, IdleTimeout: o.IdleTimeout},
 		Max:         server.Limits{Memory: o.MaxMemory, CPUs: o.MaxCPUs, Pids: o.MaxPids},
-		MaxPerOwner: o.MaxPerOwner, MaxPerImage: o.MaxPerImage, MaxPerNode: o.MaxPerNode,
+		OrphanAfter: o.OrphanAfter, MaxPerOwner: o.MaxPerOwner, MaxPerImage: o.MaxPerImage, MaxPerNode: o.MaxPerNode,
+		Traces:  traces(&o, log),
 		Version: o.Version, Commit: o.Commit, Logger: log,
 	})
+}
+
+// traces returns what opens the way of spans to their collector, or nil.
+func traces(o *cli.ServeOptions, log *slog.Logger) func(context.Context, string) (trace.TracerProvider, func(context.Context) error, error) {
+	if o.Traces.Endpoint == "" {
+		return nil
+	}
+	return func(ctx context.Context, instance string) (trace.TracerProvider, func(context.Context) error, error) {
+		e, err := export.Open(ctx, export.Config{
+			Endpoint: o.Traces.Endpoint, Headers: o.Traces.Headers, CAFile: o.Traces.CAFile, Timeout: o.Traces.Timeout,
+			Sampler: o.Traces.Sampler, SamplerArg: o.Traces.SamplerArg,
+			Service: o.Traces.Service, Version: o.Version, Instance: instance, Attributes: o.Traces.Attributes, Logger: log,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.Provider(), e.Close, nil
+	}
 }
 
 // newLogger logs to stderr, which is DATA/server.log in the background.
