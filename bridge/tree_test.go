@@ -219,7 +219,7 @@ func TestStopEndsEverything(t *testing.T) {
 	if left.Leftover != 1 {
 		t.Errorf("%+v", left.ExecInfo)
 	}
-	within(t, 3*time.Second, "stop", func() {
+	within(t, 30*time.Second, "stop", func() {
 		if err := b.Stop(t.Context(), 300*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}

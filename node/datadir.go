@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/internal/reason"
 )
 
@@ -167,30 +168,9 @@ func loadInstance(dir string) (string, error) {
 
 // writeFile writes a small file so that after a crash it is there whole or not
 // at all.
-func writeFile(name, text string) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrDataDir, err)
-		}
-	}()
-	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return err
+func writeFile(name, text string) error {
+	if err := durable.Write(name, []byte(text)); err != nil {
+		return fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it is there only after a failure
-	_, err = tmp.WriteString(text)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), name); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return nil
 }

@@ -238,7 +238,7 @@ func TestLeaseIsOver(t *testing.T) {
 	if _, err := s.Recv(); !errors.Is(err, rest.ErrUnreachable) || !errors.Is(err, errdefs.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
-	if d := time.Since(start); d > 5*time.Second {
+	if d := time.Since(start); d > 30*time.Second {
 		t.Errorf("it took %v", d)
 	}
 	if _, err := s.Wait(w.ctx); !errors.Is(err, rest.ErrUnreachable) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -104,7 +105,7 @@ func (b *box) execKills(since time.Time) int64 {
 // not waited for. On a full disk it stays in memory, and in
 // the bridge's for as long as the box runs.
 func (b *box) keepExec(info sandbox.ExecInfo) {
-	if err := noteJSON(b.d.execPath(b.id, info.ID, ".json"), info); err != nil {
+	if err := durable.NoteJSON(b.d.execPath(b.id, info.ID, ".json"), info); err != nil {
 		b.d.log.Warn("record of exec is kept in memory only", slog.String("box", b.id), slog.String("exec", info.ID), slog.Any("err", err))
 	}
 }
@@ -141,7 +142,7 @@ func (b *box) loadExecs() error {
 		if !isRecord || sandbox.ValidateID(id) != nil {
 			continue
 		}
-		if err := readJSON(filepath.Join(dir, name), &info); err != nil {
+		if err := durable.ReadJSON(filepath.Join(dir, name), &info); err != nil {
 			b.d.log.Warn("record of exec cannot be read", slog.String("box", b.id), slog.String("exec", id), slog.Any("err", err))
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -47,7 +48,7 @@ func claimSlot(dir, instance, dataDir string) (*slot, error) {
 	taken := map[int]slotOwner{}
 	for n := range slots {
 		var o slotOwner
-		if err := readJSON(slotFile(dir, n), &o); err == nil {
+		if err := durable.ReadJSON(slotFile(dir, n), &o); err == nil {
 			taken[n] = o
 		}
 	}
@@ -121,7 +122,7 @@ func tryClaim(dir string, n int, owner slotOwner) (_ *slot, err error) {
 		return nil, errSlotTaken
 	}
 	var now slotOwner
-	if err := readJSON(slotFile(dir, n), &now); err == nil && now != owner && now.alive(owner.BootID) {
+	if err := durable.ReadJSON(slotFile(dir, n), &now); err == nil && now != owner && now.alive(owner.BootID) {
 		return nil, errSlotTaken
 	}
 	subnet := slotSubnet(n)
@@ -129,7 +130,7 @@ func tryClaim(dir string, n int, owner slotOwner) (_ *slot, err error) {
 		if used, err := subnetInUse(subnet); err != nil || used {
 			return nil, errors.Join(err, errSlotTaken)
 		}
-		if err := writeJSON(slotFile(dir, n), owner); err != nil {
+		if err := durable.WriteJSON(slotFile(dir, n), owner); err != nil {
 			return nil, fmt.Errorf("slot %d: %w", n, err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/bridge"
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/internal/lifecycle"
 	"github.com/taibox/taibox/tai/sandbox"
 )
@@ -147,7 +148,7 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 	r.Env = oci.Process.Env
 	b.mu.Unlock()
 	oci.Process.Env = []string{} // PID 1 has none
-	if err := noteJSON(filepath.Join(dir, "config.json"), oci); err != nil {
+	if err := durable.NoteJSON(filepath.Join(dir, "config.json"), oci); err != nil {
 		return err
 	}
 	if err := b.runBridge(ctx, dir); err != nil {

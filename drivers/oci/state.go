@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -97,7 +98,7 @@ func (d *Driver) runDir(id string) string { return filepath.Join(d.runRoot, "b",
 func (d *Driver) recordFile(id string) string { return filepath.Join(d.boxDir(id), "box.json") }
 
 func (d *Driver) saveRecord(rec *record) error {
-	if err := writeJSON(d.recordFile(rec.Spec.ID), rec); err != nil {
+	if err := durable.WriteJSON(d.recordFile(rec.Spec.ID), rec); err != nil {
 		return fmt.Errorf("record of box %s: %w", rec.Spec.ID, noSpace(err))
 	}
 	return nil
@@ -105,7 +106,7 @@ func (d *Driver) saveRecord(rec *record) error {
 
 func (d *Driver) loadRecord(id string) (*record, error) {
 	var rec record
-	if err := readJSON(d.recordFile(id), &rec); err != nil {
+	if err := durable.ReadJSON(d.recordFile(id), &rec); err != nil {
 		return nil, err
 	}
 	if rec.Version != recordVersion || rec.Spec.ID != id {
@@ -125,14 +126,14 @@ func (d *Driver) setAside(rec *record) error {
 	if err := mkdirs(0o700, filepath.Dir(file)); err != nil {
 		return err
 	}
-	return noteJSON(file, rec)
+	return durable.NoteJSON(file, rec)
 }
 
 // newest returns the record of a box that was set aside, if it is newer than
 // the one on disk.
 func (d *Driver) newest(rec *record) *record {
 	var aside record
-	if err := readJSON(d.asideFile(rec.Spec.ID), &aside); err != nil {
+	if err := durable.ReadJSON(d.asideFile(rec.Spec.ID), &aside); err != nil {
 		return rec
 	}
 	if aside.Version != rec.Version || aside.Spec.ID != rec.Spec.ID || aside.Attempt != rec.Attempt || aside.Changes <= rec.Changes {
@@ -162,7 +163,7 @@ func (d *Driver) deleteBoxDir(id string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	return errors.Join(syncDir(filepath.Dir(dir)), d.forgetAside(id))
+	return errors.Join(durable.SyncDir(filepath.Dir(dir)), d.forgetAside(id))
 }
 
 func (d *Driver) forgetAside(id string) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -351,11 +352,11 @@ func TestWriteJSONReplacesWhole(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.json")
 	for _, want := range []string{"one", strings.Repeat("two", 10000), "three"} {
-		if err := writeJSON(path, want); err != nil {
+		if err := durable.WriteJSON(path, want); err != nil {
 			t.Fatal(err)
 		}
 		var got string
-		if err := readJSON(path, &got); err != nil || got != want {
+		if err := durable.ReadJSON(path, &got); err != nil || got != want {
 			t.Fatalf("read %d bytes, %v", len(got), err)
 		}
 	}

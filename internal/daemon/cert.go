@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/taibox/taibox/internal/durable"
 )
 
 // A certificate of our own is pinned by clients, so it lives long. Close to
@@ -116,26 +118,9 @@ func makeCertificate(dir, certFile, keyFile string, names []string) error {
 		name string
 		p    pem.Block
 	}{{keyFile, pem.Block{Type: "PRIVATE KEY", Bytes: private}}, {certFile, pem.Block{Type: "CERTIFICATE", Bytes: der}}} {
-		if err := replaceFile(f.name, pem.EncodeToMemory(&f.p)); err != nil {
+		if err := durable.Write(f.name, pem.EncodeToMemory(&f.p)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// replaceFile writes a file, mode 0600, as a whole or not at all.
-func replaceFile(name string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it is there only after a failure
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), name)
 }

@@ -31,13 +31,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/taibox/taibox/internal/durable"
 )
 
 // Key is what is known of a key. Admin and Owner exclude each other.
@@ -238,29 +239,5 @@ func (s *Store) saveLocked() error {
 	if err != nil {
 		return err
 	}
-	return replace(s.path, append(data, '\n'))
-}
-
-// replace writes a file as a whole or not at all. CreateTemp's mode is 0600.
-func replace(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already, if all went well
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.Write(s.path, append(data, '\n'))
 }

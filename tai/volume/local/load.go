@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/internal/quota"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -17,7 +18,7 @@ import (
 // discard unmounts and deletes a directory of the volume.
 func (v *Volume) discard(dir string) error {
 	var rec record
-	if err := readJSON(filepath.Join(dir, recordName), &rec); err == nil && rec.Layout == quota.Project && rec.Project != 0 {
+	if err := durable.ReadJSON(filepath.Join(dir, recordName), &rec); err == nil && rec.Layout == quota.Project && rec.Project != 0 {
 		defer v.quota.LimitProject(rec.Project, quota.Limits{}) //nolint:errcheck // an id without files costs nothing
 	}
 	if err := quota.DetachImage(filepath.Join(dir, "fs")); err != nil {
@@ -63,7 +64,7 @@ func (v *Volume) load(ctx context.Context) error {
 
 func (v *Volume) loadSpace(dir string) error {
 	var rec record
-	err := readJSON(filepath.Join(dir, recordName), &rec)
+	err := durable.ReadJSON(filepath.Join(dir, recordName), &rec)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && rec.Phase == phaseCreating {
 		if err := v.discard(dir); err != nil {
 			v.log.Warn("a workspace that was not finished is left", slog.String("dir", dir), slog.Any("err", err))

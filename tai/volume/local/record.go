@@ -5,67 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/taibox/taibox/internal/durable"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 	"github.com/taibox/taibox/tai/volume"
 )
 
 // saveRecord writes the record of a workspace.
 func saveRecord(dir string, rec *record) error {
-	return writeJSON(filepath.Join(dir, recordName), rec)
-}
-
-// writeJSON replaces a file of ours: whole and on the disk when it returns.
-func writeJSON(name string, v any) (err error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", name, err)
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".json-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
-		}
-	}()
-	if _, err := tmp.Write(data); err != nil {
-		return err
-	}
-	if err := tmp.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), name); err != nil {
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(name))
-}
-
-// readJSON reads what writeJSON wrote.
-func readJSON(name string, v any) error {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.WriteJSON(filepath.Join(dir, recordName), rec)
 }
 
 // validate checks what a workspace may be made with.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/durable"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 	"github.com/taibox/taibox/tai/volume"
 )
@@ -92,7 +93,7 @@ func (v *Volume) snapshot(ctx context.Context, s *space, name string) (_ volume.
 	if err := s.keep(ctx, dir, newest, &snap); err != nil {
 		return none, err
 	}
-	if err := writeJSON(filepath.Join(dir, snapshotFile), &snap); err != nil {
+	if err := durable.WriteJSON(filepath.Join(dir, snapshotFile), &snap); err != nil {
 		return none, err
 	}
 	if err := syncFS(dir); err != nil {
@@ -104,7 +105,7 @@ func (v *Volume) snapshot(ctx context.Context, s *space, name string) (_ volume.
 	if err := os.Rename(dir, filepath.Join(s.snapshotsDir(), name)); err != nil {
 		return none, err
 	}
-	return snap, syncDir(s.snapshotsDir())
+	return snap, durable.SyncDir(s.snapshotsDir())
 }
 
 // keep copies the files to the directory of a new snapshot. What did not change
@@ -217,7 +218,7 @@ func (s *space) snapshots() ([]volume.Snapshot, error) {
 			continue
 		}
 		var snap volume.Snapshot
-		err := readJSON(filepath.Join(s.snapshotsDir(), e.Name(), snapshotFile), &snap)
+		err := durable.ReadJSON(filepath.Join(s.snapshotsDir(), e.Name(), snapshotFile), &snap)
 		if errors.Is(err, fs.ErrNotExist) { // it is being removed
 			continue
 		}
@@ -259,7 +260,7 @@ func (v *Volume) RemoveSnapshot(ctx context.Context, id, name string) error {
 				return volume.ErrSnapshotNotFound
 			}
 			if err == nil {
-				err = syncDir(s.snapshotsDir())
+				err = durable.SyncDir(s.snapshotsDir())
 			}
 			if err == nil {
 				err = v.step("unsnapshot.files")

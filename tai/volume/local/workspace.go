@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/internal/quota"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 	"github.com/taibox/taibox/tai/volume"
@@ -261,7 +262,7 @@ func (v *Volume) build(ctx context.Context, s *space) error {
 	if err := os.Chmod(s.dataDir(), 0o755); err != nil {
 		return err
 	}
-	if err := errors.Join(syncDir(s.fsDir()), syncDir(s.dir)); err != nil {
+	if err := errors.Join(durable.SyncDir(s.fsDir()), durable.SyncDir(s.dir)); err != nil {
 		return err
 	}
 	if err := v.step("create.ready"); err != nil {
@@ -274,7 +275,7 @@ func (v *Volume) build(ctx context.Context, s *space) error {
 	if err := v.step("create.done"); err != nil {
 		return err
 	}
-	return syncDir(v.dir)
+	return durable.SyncDir(v.dir)
 }
 
 // limit makes the file system enforce the quota of a new workspace.
@@ -423,7 +424,7 @@ func (v *Volume) remove(ctx context.Context, s *space) error {
 	delete(v.spaces, s.rec.ID)
 	v.mu.Unlock()
 	close(s.gone)
-	err := syncDir(v.dir)
+	err := durable.SyncDir(v.dir)
 	if err == nil {
 		err = v.step("delete.files")
 	}
