@@ -111,7 +111,7 @@ func TestLoadStreams(t *testing.T) {
 		t.Errorf("an endless archive: %v", err)
 	}
 	status, _, body := w.call(http.MethodPost, "/v1/images/load", strings.Repeat("x", 64<<20), "Content-Type", "application/x-tar")
-	if status != http.StatusInternalServerError || failure(t, body).Code != "IMAGE_CORRUPT" {
+	if status != http.StatusUnprocessableEntity || failure(t, body).Code != "IMAGE_CORRUPT" {
 		t.Errorf("%d %s", status, body)
 	}
 }

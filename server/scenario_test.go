@@ -133,7 +133,7 @@ func TestScenarios(t *testing.T) {
 		{name: "image_in_use", method: "DELETE", path: "/v1/images/example.test/used:1", status: 409, code: "IMAGE_IN_USE"},
 		{name: "image_node", method: "GET", path: "/v1/images?node=nowhere", status: 404, code: "NODE_NOT_FOUND"},
 		{name: "archive_type", method: "POST", path: "/v1/images/load", body: "x", status: 415, code: "MEDIA_TYPE"},
-		{name: "archive_corrupt", method: "POST", path: "/v1/images/load", body: "no archive", header: []string{"Content-Type", "application/x-tar"}, status: 500, code: "IMAGE_CORRUPT", has: []string{"image is corrupt"}},
+		{name: "archive_corrupt", method: "POST", path: "/v1/images/load", body: "no archive", header: []string{"Content-Type", "application/x-tar"}, status: 422, code: "IMAGE_CORRUPT", has: []string{"image is corrupt"}},
 
 		// Commands.
 		{name: "no_command", method: "POST", path: "/v1/sandboxes/b1/exec", body: `{}`, status: 400, code: "INVALID_SPEC"},
