@@ -21,12 +21,16 @@ import (
 type kind string
 
 const (
-	stays    kind = "stays"   // until it is removed
-	session  kind = "session" // goes when it is idle
-	sleeper  kind = "sleeper" // stops when it is idle
-	mortal   kind = "mortal"  // goes by its max lifetime
-	idleTime      = 3 * time.Second
-	lifetime      = 6 * time.Second
+	stays   kind = "stays"   // until it is removed
+	session kind = "session" // goes when it is idle
+	sleeper kind = "sleeper" // stops when it is idle
+	mortal  kind = "mortal"  // goes by its max lifetime
+	// once goes when its command has ended. If the server dies meanwhile it is
+	// only known to be of no use to anybody a while after the next one is up.
+	once kind = "oneshot"
+
+	idleTime = 3 * time.Second
+	lifetime = 6 * time.Second
 	// ownEnd bounds how late a box may go by itself, on a machine that does
 	// much else and whose server is killed all the time: each restart grants
 	// half of the time again, and a removal that did not work is tried again a
@@ -222,7 +226,7 @@ func ownEnds(b *box, err error) bool {
 	switch b.kind {
 	case sleeper:
 		return errors.Is(err, sandbox.ErrStopping) || errors.Is(err, taisandbox.ErrNotRunning)
-	case session, mortal:
+	case session, mortal, once:
 		return errors.Is(err, taisandbox.ErrNotFound) || errors.Is(err, taisandbox.ErrRemoving) || errors.Is(err, taisandbox.ErrNotRunning)
 	}
 	return false
@@ -332,7 +336,7 @@ func (a *actor) lookAtLeft() {
 	case err != nil:
 		a.m.fail("look at box %s: %v", b.id, err)
 		a.left = a.left[1:]
-	case time.Since(b.left) > ownEnd:
+	case time.Since(b.left) > ownEnd && (b.kind != once || !a.m.killedSince(time.Now().Add(-ownEnd))):
 		a.m.fail("box %s (%s) was left alone %v ago, and is there: %s, %s, busy with %q", b.id, b.kind, time.Since(b.left), got.Status, got.StopReason, got.Busy)
 		a.left = a.left[1:]
 	}

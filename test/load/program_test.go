@@ -102,7 +102,7 @@ func (a *actor) commandLine(ctx context.Context, b *box) {
 // oneShot runs the one command of a box, which goes when its reader has seen
 // the end.
 func (a *actor) oneShot(ctx context.Context) {
-	b := &box{id: a.id(), kind: session}
+	b := &box{id: a.id(), kind: once}
 	began := time.Now()
 	_, err := a.api.CreateBox(ctx, rest.CreateBox{ID: b.id, Image: taisandbox.HostFS, Policy: "oneshot", IdempotencyKey: "key-" + b.id})
 	if a.m.judge("create oneshot", began, err) {
