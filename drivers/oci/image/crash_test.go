@@ -187,6 +187,38 @@ func TestConcurrentLoads(t *testing.T) {
 	}
 }
 
+// TestLoadsAndRemovals has the garbage collector run while blobs are written
+// and records change: none of them waits for the other for ever.
+func TestLoadsAndRemovals(t *testing.T) {
+	needRoot(t)
+	s := open(t)
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			name := fmt.Sprintf("own:%d", i)
+			for n := range 25 {
+				archive := dockerArchive(t, name, tarOf(t, file("f", fmt.Sprint(i, n))))
+				if _, err := s.Load(t.Context(), bytes.NewReader(archive), ""); err != nil {
+					t.Error(err)
+				}
+				if err := s.RemoveImage(t.Context(), name); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(3 * time.Minute):
+		t.Fatal("the store is stuck")
+	}
+}
+
 // TestFullDisk loads what does not fit.
 func TestFullDisk(t *testing.T) {
 	needRoot(t)

@@ -33,13 +33,17 @@ const (
 // record writes the names of loaded images, all at once. It reports whether
 // another image lost its last name to them.
 func (s *Store) record(ctx context.Context, picks []pick) (lost bool, err error) {
+	// Not within the transaction: the content store takes a lock of its own
+	// before it begins one, and the garbage collector waits for that lock.
+	for _, p := range picks {
+		if err := s.link(ctx, &p.candidate); err != nil {
+			return false, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.change(ctx, func(ctx context.Context, names map[string]images.Image) error {
+	return s.change(ctx, func(_ context.Context, names map[string]images.Image) error {
 		for _, p := range picks {
-			if err := s.link(ctx, &p.candidate); err != nil {
-				return err
-			}
 			target := ocispec.Descriptor{MediaType: p.desc.MediaType, Digest: p.desc.Digest, Size: p.desc.Size, Platform: p.desc.Platform}
 			for _, name := range p.names {
 				names[name] = images.Image{Name: name, Target: target}
@@ -50,7 +54,8 @@ func (s *Store) record(ctx context.Context, picks []pick) (lost bool, err error)
 }
 
 // change lets edit change the records, all at once, and settles them. It
-// reports whether an image lost its last name. The caller holds mu.
+// reports whether an image lost its last name. The caller holds mu. What edit
+// does with content may only be to read it: see [Store.record].
 func (s *Store) change(ctx context.Context, edit func(ctx context.Context, names map[string]images.Image) error) (lost bool, err error) {
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		ctx := boltutil.WithTransaction(ctx, tx)
