@@ -199,13 +199,18 @@ func (s *execStream) Write(p []byte) (int, error) {
 	defer s.writing.Unlock()
 	for done := 0; ; {
 		n, err := s.room(len(p) - done)
-		if err != nil || done == len(p) {
+		if err != nil {
 			return done, err
 		}
-		if err := s.conn.WriteFrame(wire.TypeStdin, p[done:done+n]); err != nil {
-			return done, s.cause(err)
+		if n > 0 {
+			if err := s.conn.WriteFrame(wire.TypeStdin, p[done:done+n]); err != nil {
+				return done, s.cause(err)
+			}
 		}
-		done += n
+		// The command may have ended by what it has read, as by a Ctrl-C.
+		if done += n; done == len(p) {
+			return done, nil
+		}
 	}
 }
 
