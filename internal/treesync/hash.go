@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"path"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,8 @@ import (
 // contents cannot make two files look alike.
 const blockSize = 1 << 20
 
-var zeroBlock = sha256.Sum256(make([]byte, blockSize))
+// zeroBlock is worked out when it is needed: every command line links this.
+var zeroBlock = sync.OnceValue(func() [sha256.Size]byte { return sha256.Sum256(make([]byte, blockSize)) })
 
 // Hashes returns the files' hashes, see [volume.SyncEnd].
 func (t *Tree) Hashes(ctx context.Context, names []string) ([]string, error) {
@@ -80,7 +82,8 @@ func hashFile(ctx context.Context, d *nofollow.Dir, name string, buf []byte) (st
 			}
 			if next-at >= blockSize {
 				for ; next-at >= blockSize; at += blockSize {
-					sum.Write(zeroBlock[:])
+					zeros := zeroBlock()
+					sum.Write(zeros[:])
 				}
 				continue
 			}
