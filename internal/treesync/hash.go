@@ -8,8 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"sync"
 	"path"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
