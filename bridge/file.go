@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/bridge/internal/wire"
+	"github.com/taibox/taibox/internal/filemode"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -240,27 +240,7 @@ func checkFile(w *wire.FileInfo) (FileInfo, error) {
 	if strings.ContainsAny(strings.TrimPrefix(name, "/"), "/\x00") || name == ".." || len(name) > 255 || w.Size < 0 || len(w.Link) > unix.PathMax {
 		return FileInfo{}, fmt.Errorf("%w: %w: description of a file", sandbox.ErrBridgeLost, wire.ErrProtocol)
 	}
-	mode := fs.FileMode(w.Mode).Perm()
-	for bit, is := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
-		if w.Mode&bit != 0 {
-			mode |= is
-		}
-	}
-	switch w.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		mode |= fs.ModeDir
-	case unix.S_IFLNK:
-		mode |= fs.ModeSymlink
-	case unix.S_IFIFO:
-		mode |= fs.ModeNamedPipe
-	case unix.S_IFSOCK:
-		mode |= fs.ModeSocket
-	case unix.S_IFCHR:
-		mode |= fs.ModeDevice | fs.ModeCharDevice
-	case unix.S_IFBLK:
-		mode |= fs.ModeDevice
-	}
-	return FileInfo{Name: name, Size: w.Size, Mode: mode, UID: w.UID, GID: w.GID, ModTime: w.ModTime, Link: string(w.Link), Version: checkVersion(w)}, nil
+	return FileInfo{Name: name, Size: w.Size, Mode: filemode.Of(w.Mode), UID: w.UID, GID: w.GID, ModTime: w.ModTime, Link: string(w.Link), Version: checkVersion(w)}, nil
 }
 
 // maxVersion bounds a version: four numbers and what is between them.

@@ -311,24 +311,6 @@ func Mode(m fs.FileMode) uint32 {
 	return mode
 }
 
-// FileMode is the mode of what a system call describes.
-func FileMode(mode uint32) fs.FileMode {
-	m := fs.FileMode(mode & 0o777)
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		m |= fs.ModeDir
-	case unix.S_IFLNK:
-		m |= fs.ModeSymlink
-	case unix.S_IFREG:
-	default:
-		m |= fs.ModeIrregular
-	}
-	if mode&unix.S_ISVTX != 0 {
-		m |= fs.ModeSticky
-	}
-	return m
-}
-
 // Vanished reports that a name is gone, or that what was a directory is none.
 func Vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)

@@ -3,7 +3,6 @@ package tartree
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -11,7 +10,7 @@ import (
 	"path"
 	"strconv"
 
-	"golang.org/x/sys/unix"
+	"github.com/taibox/taibox/internal/holes"
 )
 
 const (
@@ -34,20 +33,9 @@ func total(runs []run) (n int64) {
 // dataRuns finds the pieces of a file. If there are too many, the last one
 // reaches to the end, and whole is false.
 func dataRuns(f *os.File, size int64) (runs []run, whole bool) {
-	fd := int(f.Fd())
 	for at := int64(0); at < size; {
-		start, err := unix.Seek(fd, at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return runs, true
-		}
-		if err != nil { // the file system has no idea of holes
-			return append(runs, run{at, size - at}), true
-		}
-		stop, err := unix.Seek(fd, start, unix.SEEK_HOLE)
-		if err != nil || stop > size {
-			stop = size
-		}
-		if start >= stop { // it is changing
+		start, stop := holes.Next(f, at, size)
+		if start == stop { // a hole to the end
 			return runs, true
 		}
 		if len(runs) == maxRuns-1 && stop < size {

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/filemode"
+	"github.com/taibox/taibox/internal/holes"
 	"github.com/taibox/taibox/internal/nofollow"
 )
 
@@ -92,7 +94,7 @@ func (f *fetcher) entry(name string) (int64, error) {
 	case unix.S_IFDIR:
 		f.e.kind(recordDir)
 		f.e.str(name)
-		f.e.uint(uint64(nofollow.FileMode(st.Mode) & bits))
+		f.e.uint(uint64(filemode.Of(st.Mode) & bits))
 		return 0, f.e.flush()
 	case unix.S_IFLNK:
 		target, err := d.Readlink(base)
@@ -133,7 +135,7 @@ func (f *fetcher) once(d *nofollow.Dir, base, name string) (int64, error) {
 	defer file.Close()
 	f.e.kind(recordFile)
 	f.e.str(name)
-	f.e.uint(uint64(nofollow.FileMode(st.Mode) & bits))
+	f.e.uint(uint64(filemode.Of(st.Mode) & bits))
 	f.e.time(time.Unix(st.Mtim.Unix()))
 	f.e.uint(uint64(st.Size))
 	if err := f.e.flush(); err != nil {
@@ -159,11 +161,10 @@ func (f *fetcher) once(d *nofollow.Dir, base, name string) (int64, error) {
 
 func (f *fetcher) contents(file *os.File, st *unix.Stat_t) error {
 	sparse := st.Blocks*512 < st.Size
-	fd := int(file.Fd())
 	for at := int64(0); at < st.Size; {
 		end := st.Size
 		if sparse {
-			start, stop := dataAt(fd, at, st.Size)
+			start, stop := holes.Next(file, at, st.Size)
 			if start-at >= minHole || start == st.Size {
 				f.e.kind(recordHole)
 				f.e.uint(uint64(start - at))
@@ -198,21 +199,4 @@ func (f *fetcher) contents(file *os.File, st *unix.Stat_t) error {
 		}
 	}
 	return nil
-}
-
-// dataAt returns the first run of data at an offset or behind it; one that is
-// empty, at the end, if there is none.
-func dataAt(fd int, at, size int64) (start, stop int64) {
-	start, err := unix.Seek(fd, at, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) {
-		return size, size
-	}
-	if err != nil { // the file system has no idea of holes
-		return at, size
-	}
-	stop, err = unix.Seek(fd, start, unix.SEEK_HOLE)
-	if err != nil {
-		stop = size
-	}
-	return min(start, size), min(max(stop, start+1), size)
 }

@@ -11,8 +11,7 @@ import (
 	"path"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/taibox/taibox/internal/holes"
 	"github.com/taibox/taibox/internal/nofollow"
 )
 
@@ -104,23 +103,8 @@ func hashFile(ctx context.Context, d *nofollow.Dir, name string, buf []byte) (st
 // nextData returns where the next data of a file are that has none at an
 // offset, or that offset, and leaves the file to be read there.
 func nextData(f *os.File, at, size int64) (int64, error) {
-	next, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-	switch {
-	case errors.Is(err, unix.ENXIO):
-		next = size
-	case err != nil: // the file system has no idea of holes
-		next = at
-	}
-	next = min(next, size)
-	// A block that begins before the data is read as a whole.
-	if aligned := next - (next-at)%blockSize; next < size {
-		next = aligned
-	}
-	_, err = f.Seek(next, io.SeekStart)
-	if next == size {
-		rest := (size - at) % blockSize
-		_, err = f.Seek(size-rest, io.SeekStart)
-		next = size - rest
-	}
+	next, _ := holes.Next(f, at, size)
+	next -= (next - at) % blockSize // what begins before the data is read as a whole
+	_, err := f.Seek(next, io.SeekStart)
 	return next, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/filemode"
 	"github.com/taibox/taibox/internal/gitignore"
 	"github.com/taibox/taibox/internal/nofollow"
 	"github.com/taibox/taibox/tai/volume"
@@ -160,7 +161,7 @@ func (w *walker) entry(d *nofollow.Dir, name, rel string, ignore *gitignore.Matc
 	if err != nil {
 		return err
 	}
-	e := volume.SyncEntry{Path: rel, Mode: nofollow.FileMode(st.Mode), ModTime: time.Unix(st.Mtim.Unix())}
+	e := volume.SyncEntry{Path: rel, Mode: filemode.Of(st.Mode) & (kinds | bits), ModTime: time.Unix(st.Mtim.Unix())}
 	isDir := e.Mode.IsDir()
 	if w.exclude.Ignored(rel, isDir) || ignore.Ignored(rel, isDir) {
 		return nil

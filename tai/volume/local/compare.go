@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/holes"
 )
 
 // pair is one name in two directories. What is not there is nil.
@@ -93,9 +95,9 @@ func sameContents(ctx context.Context, a, b *entry) (bool, error) {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
-		next, err := nextData(x, y, at, size)
-		if err != nil || next >= size {
-			return err == nil, err
+		next := nextData(x, y, at, size)
+		if next >= size {
+			return true, nil
 		}
 		n := min(size-next, int64(len(bufs[0])))
 		p, q := bufs[0][:n], bufs[1][:n]
@@ -115,16 +117,8 @@ func sameContents(ctx context.Context, a, b *entry) (bool, error) {
 }
 
 // nextData returns from where on one of two files has more than holes.
-func nextData(x, y *os.File, at, size int64) (int64, error) {
-	next := size
-	for _, f := range []*os.File{x, y} {
-		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		switch {
-		case err == nil:
-			next = min(next, data)
-		case !errors.Is(err, unix.ENXIO):
-			return 0, os.NewSyscallError("lseek", err)
-		}
-	}
-	return next, nil
+func nextData(x, y *os.File, at, size int64) int64 {
+	nextX, _ := holes.Next(x, at, size)
+	nextY, _ := holes.Next(y, at, size)
+	return min(nextX, nextY)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/holes"
 	"github.com/taibox/taibox/tai/volume"
 )
 
@@ -329,28 +330,11 @@ func copyContents(ctx context.Context, dst, src *os.File, size int64) error {
 		return err
 	}
 	for at := int64(0); at < size; {
-		data, err := unix.Seek(int(src.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // a hole to the end
-			return nil
-		}
-		if err != nil {
-			return os.NewSyscallError("lseek", err)
-		}
-		if data >= size {
-			return nil
-		}
-		hole, err := unix.Seek(int(src.Fd()), data, unix.SEEK_HOLE)
-		if errors.Is(err, unix.ENXIO) { // cut meanwhile
-			return nil
-		}
-		if err != nil {
-			return os.NewSyscallError("lseek", err)
-		}
-		hole = min(hole, size)
-		if err := copyRange(ctx, dst, src, data, hole); err != nil {
+		start, stop := holes.Next(src, at, size)
+		if err := copyRange(ctx, dst, src, start, stop); err != nil {
 			return err
 		}
-		at = hole
+		at = stop
 	}
 	return nil
 }

@@ -1,20 +1,20 @@
 package local
 
 import (
-	"io/fs"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/filemode"
 	"github.com/taibox/taibox/tai/volume"
 )
 
 // fileInfo describes a file by what its system call says.
 func fileInfo(name string, st *unix.Stat_t, link string) volume.FileInfo {
 	info := volume.FileInfo{
-		Name: name[strings.LastIndexByte(name, '/')+1:], Path: name, Mode: fileMode(st.Mode), ModTime: time.Unix(st.Mtim.Unix()), Link: link,
+		Name: name[strings.LastIndexByte(name, '/')+1:], Path: name, Mode: filemode.Of(st.Mode), ModTime: time.Unix(st.Mtim.Unix()), Link: link,
 		Version: version(st),
 	}
 	if info.Mode.IsRegular() {
@@ -33,32 +33,4 @@ func version(st *unix.Stat_t) string {
 		b = strconv.AppendInt(append(b, '-'), n, 36)
 	}
 	return string(b)
-}
-
-func fileMode(mode uint32) fs.FileMode {
-	m := fs.FileMode(mode & 0o777)
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		m |= fs.ModeDir
-	case unix.S_IFLNK:
-		m |= fs.ModeSymlink
-	case unix.S_IFIFO:
-		m |= fs.ModeNamedPipe
-	case unix.S_IFSOCK:
-		m |= fs.ModeSocket
-	case unix.S_IFBLK:
-		m |= fs.ModeDevice
-	case unix.S_IFCHR:
-		m |= fs.ModeDevice | fs.ModeCharDevice
-	}
-	if mode&unix.S_ISUID != 0 {
-		m |= fs.ModeSetuid
-	}
-	if mode&unix.S_ISGID != 0 {
-		m |= fs.ModeSetgid
-	}
-	if mode&unix.S_ISVTX != 0 {
-		m |= fs.ModeSticky
-	}
-	return m
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/filemode"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 	"github.com/taibox/taibox/tai/volume"
 )
@@ -344,7 +345,7 @@ func (p *place) check(o volume.WriteOptions) (fs.FileMode, error) {
 	case o.IfVersion != "" && o.IfVersion != version(&st):
 		return 0, volume.ErrVersion
 	}
-	return cmp.Or(permissions(o.Mode), fileMode(st.Mode).Perm()), nil
+	return cmp.Or(permissions(o.Mode), filemode.Of(st.Mode).Perm()), nil
 }
 
 func permissions(mode fs.FileMode) fs.FileMode { return mode & fs.ModePerm }
