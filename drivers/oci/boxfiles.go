@@ -21,6 +21,9 @@ type reach struct {
 	bridge *bridge.Client
 	opts   sandbox.FileOptions
 	done   func()
+	// failure tells what went wrong with a call by the sentinels of package
+	// sandbox.
+	failure func(error) error
 }
 
 // reach finds the bridge of a box, or starts one for the files alone: the box
@@ -64,7 +67,11 @@ func (b *box) reachLive(ctx context.Context, o sandbox.FileOptions) (*reach, err
 		return nil, nil //nolint:nilnil // neither is the third answer
 	}
 	o.User = cmp.Or(o.User, b.rec.user())
-	return &reach{ctx: ctx, bridge: b.live.bridge, opts: o, done: func() {}}, nil
+	live := b.live
+	return &reach{
+		ctx: ctx, bridge: live.bridge, opts: o, done: func() {},
+		failure: func(err error) error { return sandbox.FileError(b.fate(live, err)) },
+	}, nil
 }
 
 // visit starts a bridge in a box that does not run, until ctx ends or done is
@@ -124,7 +131,7 @@ func (b *box) visit(ctx context.Context, o sandbox.FileOptions) (_ *reach, err e
 		return nil, err
 	}
 	undo.Push(func(context.Context) error { return live.bridge.Close() })
-	return &reach{ctx: ctx, bridge: live.bridge, opts: o, done: end}, nil
+	return &reach{ctx: ctx, bridge: live.bridge, opts: o, done: end, failure: sandbox.FileError}, nil
 }
 
 var errVisited = errors.New("the box's files were let go")
@@ -139,7 +146,7 @@ func onFiles[T any](ctx context.Context, d *Driver, verb, id string, o sandbox.F
 	defer r.done()
 	res, err := call(r)
 	if err != nil {
-		return none, wrapBox(verb, id, sandbox.FileError(err))
+		return none, wrapBox(verb, id, r.failure(err))
 	}
 	return res, nil
 }
@@ -155,7 +162,7 @@ func openFrom(ctx context.Context, d *Driver, verb, id string, o sandbox.FileOpt
 	rc, info, err := call(r)
 	if err != nil {
 		r.done()
-		return nil, sandbox.FileInfo{}, wrapBox(verb, id, sandbox.FileError(err))
+		return nil, sandbox.FileInfo{}, wrapBox(verb, id, r.failure(err))
 	}
 	return &reachReader{ReadCloser: rc, what: verb, id: id, reach: r}, info, nil
 }
@@ -171,7 +178,7 @@ type reachReader struct {
 func (r *reachReader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = wrapBox(r.what, r.id, sandbox.FileError(err))
+		err = wrapBox(r.what, r.id, r.reach.failure(err))
 	}
 	return n, err
 }

@@ -183,6 +183,16 @@ func (b *box) fate(live *liveBox, err error) error {
 	case <-time.After(drainTimeout):
 		return err
 	}
+	return b.endOf(live)
+}
+
+// endOf says what became of a box whose run is over; nil if it goes on.
+func (b *box) endOf(live *liveBox) error {
+	select {
+	case <-live.died:
+	default:
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

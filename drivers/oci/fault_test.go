@@ -328,6 +328,28 @@ func TestRemovedUnderReader(t *testing.T) {
 	}
 }
 
+// Whoever writes a file meanwhile is told the same.
+func TestRemovedUnderWriter(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{})
+	r, w := io.Pipe()
+	defer w.Close()
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := d.WriteFile(t.Context(), "b1", "/tmp/f", r, sandbox.FileOptions{})
+		wrote <- err
+	}()
+	if _, err := w.Write([]byte("some")); err != nil { // it is under way
+		t.Fatal(err)
+	}
+	if err := d.Remove(t.Context(), "b1"); err != nil {
+		t.Fatal(err)
+	}
+	go w.Close()
+	if err := <-wrote; !errors.Is(err, sandbox.ErrRemoving) && !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("its writer: %v", err)
+	}
+}
+
 // The same while no driver is open: G02.
 func TestG02DiedWhileNobodyLooked(t *testing.T) {
 	d, cfg := box(t, sandbox.Spec{})

@@ -27,7 +27,7 @@ func (d *Driver) WatchFiles(ctx context.Context, id, path string, o sandbox.File
 	}
 	events, err := r.bridge.WatchFiles(ctx, path, r.opts)
 	if err != nil {
-		return nil, wrapBox(verb, id, sandbox.FileError(err))
+		return nil, wrapBox(verb, id, r.failure(err))
 	}
 	return events, nil
 }

@@ -28,6 +28,9 @@ func (d *Driver) Stats(ctx context.Context, id string) (sandbox.Stats, error) {
 		err = d.statsV1(id, &st)
 	}
 	if err != nil {
+		if end := b.endOf(live); end != nil { // its cgroup went under us
+			err = end
+		}
 		return st, wrapBox("measure", id, err)
 	}
 	if link, err := netlink.LinkByName(d.network.interfaceName(live.run.Index)); err == nil && link.Attrs().Statistics != nil {
@@ -38,7 +41,7 @@ func (d *Driver) Stats(ctx context.Context, id string) (sandbox.Stats, error) {
 	defer cancel()
 	own, err := live.bridge.Stats(ctx)
 	if err != nil {
-		return st, wrapBox("measure", id, err)
+		return st, wrapBox("measure", id, b.fate(live, err))
 	}
 	st.OverheadBytes = own.RSSBytes
 	return st, nil
@@ -92,14 +95,14 @@ func (d *Driver) statsV2(id string, st *sandbox.Stats) error {
 
 // Ports implements [sandbox.Sandbox].
 func (d *Driver) Ports(ctx context.Context, id string) ([]sandbox.Port, error) {
-	_, live, err := d.running("list ports of", id)
+	b, live, err := d.running("list ports of", id)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := answering(ctx)
 	defer cancel()
 	ports, err := live.bridge.Ports(ctx)
-	return ports, wrapBox("list ports of", id, err)
+	return ports, wrapBox("list ports of", id, b.fate(live, err))
 }
 
 // Dial implements [sandbox.Sandbox].
@@ -107,7 +110,7 @@ func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("dial port %d of box %s: %w", port, id, sandbox.ErrInvalidSpec)
 	}
-	_, live, err := d.running("dial", id)
+	b, live, err := d.running("dial", id)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +118,7 @@ func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error
 	defer cancel()
 	conn, err := live.bridge.Dial(ctx, port)
 	if err != nil {
-		return nil, fmt.Errorf("dial port %d of box %s: %w", port, id, err)
+		return nil, fmt.Errorf("dial port %d of box %s: %w", port, id, b.fate(live, err))
 	}
 	return conn, nil
 }
