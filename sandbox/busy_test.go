@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/taibox/taibox/drivers/fake"
 	"github.com/taibox/taibox/sandbox"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -77,4 +78,173 @@ func TestH01SlowTransfers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is in use does not go: nor after an hour of silence, nor for its idle
+// time after its end.
+func TestH01BusyStays(t *testing.T) {
+	const work = 3 * idle
+	sleepFor := func(t *testing.T, b *sandbox.Box, cmd ...string) {
+		s, err := b.OpenExec(t.Context(), taisandbox.ExecSpec{ID: "e1", Args: cmd})
+		must(t, err)
+		must(t, s.Close())
+	}
+	for _, c := range []struct {
+		name string
+		use  func(*testing.T, *rig, *sandbox.Box) // busy for work from now
+		busy string
+	}{
+		{"silent_exec", func(t *testing.T, _ *rig, b *sandbox.Box) { sleepFor(t, b, "sleep", "1800") }, "exec e1"},
+		{"exec_call", func(t *testing.T, _ *rig, b *sandbox.Box) {
+			go b.Exec(t.Context(), []string{"sleep", "1800"}, sandbox.WithExecID("e1"))
+		}, "exec e1"},
+		{"silent_stream", func(t *testing.T, _ *rig, b *sandbox.Box) {
+			s, err := b.Stream(t.Context(), []string{"cat"}, sandbox.WithExecID("e1"))
+			must(t, err)
+			time.AfterFunc(work, func() { s.Stdin.Close() })
+		}, "exec e1, stream of exec e1"},
+		{"viewer_of_the_entrypoint", func(t *testing.T, _ *rig, b *sandbox.Box) {
+			s, err := b.AttachExec(t.Context(), taisandbox.EntrypointExec, taisandbox.AttachOptions{})
+			must(t, err)
+			time.AfterFunc(work, func() { s.Close() })
+		}, "stream of exec entrypoint"},
+		{"heartbeat", func(t *testing.T, r *rig, _ *sandbox.Box) {
+			r.beat(t, work)
+		}, "heartbeat"},
+		{"lease", func(t *testing.T, _ *rig, b *sandbox.Box) {
+			_, err := b.Lease(work)
+			must(t, err)
+		}, "lease"},
+	} {
+		for _, policy := range []sandbox.LifecyclePolicy{sandbox.Session, sandbox.LongRunning} {
+			t.Run(c.name+"/"+string(policy), func(t *testing.T) {
+				at(t, func(t *testing.T) {
+					r := newRig(t)
+					entrypoint := []string{"sleep", "infinity"}
+					b := r.create(sandbox.CreateOptions{ID: "x", Policy: policy, IdleTimeout: idle, Entrypoint: &entrypoint})
+					pass(5 * time.Minute)
+					c.use(t, r, b)
+					pass(work - time.Second)
+					wantStatus(t, b, taisandbox.StateRunning, "")
+					info, err := b.Info(t.Context())
+					must(t, err)
+					if got := strings.Join(info.Busy, ", "); got != c.busy {
+						t.Errorf("busy with %q, want %q", got, c.busy)
+					}
+					pass(idle - 2*time.Second)
+					wantStatus(t, b, taisandbox.StateRunning, "")
+					pass(10 * time.Second)
+					if policy == sandbox.Session {
+						r.want()
+						return
+					}
+					wantStatus(t, b, taisandbox.StateStopped, "idle")
+					if busy := b.Snapshot().Busy; len(busy) > 0 {
+						t.Errorf("stopped, and busy with %v", busy)
+					}
+				})
+			})
+		}
+	}
+}
+
+// beat sends active heartbeats for d, in the background.
+func (r *rig) beat(t *testing.T, d time.Duration) {
+	t.Helper()
+	end := time.Now().Add(d)
+	go func() {
+		for ; !time.Now().After(end); time.Sleep(30 * time.Second) {
+			if err := r.m.Heartbeat("x", true, 3); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+}
+
+// A command that the server did not see end, or did not see at all, counts to
+// its end.
+func TestH01BusyUnseen(t *testing.T) {
+	t.Run("restart", func(t *testing.T) {
+		at(t, func(t *testing.T) {
+			r := newRig(t)
+			must(t, open(t, r.create(sessionBox), "sleep", "1800").Close())
+			pass(5 * time.Minute)
+			r.restart()
+			pass(25*time.Minute + idle - time.Second)
+			r.want("x")
+			pass(3 * time.Second)
+			r.want()
+		})
+	})
+	t.Run("ended_while_down", func(t *testing.T) {
+		at(t, func(t *testing.T) {
+			r := newRig(t)
+			must(t, open(t, r.create(sessionBox), "sleep", "300").Close())
+			must(t, r.m.Close())
+			pass(8 * time.Minute)
+			r.m = r.manager()
+			pass(7*time.Minute - time.Second)
+			r.want("x")
+			pass(2 * time.Second)
+			r.want()
+		})
+	})
+	t.Run("without_events", func(t *testing.T) {
+		at(t, func(t *testing.T) {
+			r := newRigOn(t, fake.New(), &hook{events: blind}, sandbox.DefaultConfig())
+			must(t, open(t, r.create(sessionBox), "sleep", "1815").Close())
+			pass(1815*time.Second + idle - time.Second)
+			r.want("x")
+			pass(3 * time.Second)
+			r.want()
+		})
+	})
+}
+
+// What is not work does not keep a box: its entrypoint, and what an ended
+// command left behind. An entrypoint that the caller runs is work.
+func TestH01NotBusy(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		entrypoint := []string{"sleep", "infinity"}
+		o := sessionBox
+		o.Entrypoint = &entrypoint
+		b := r.create(o)
+		_, err := b.Exec(t.Context(), []string{"spawn", "86400", "1", "session"})
+		must(t, err)
+		pass(idle + time.Minute)
+		r.want()
+
+		o.NoStart = true
+		b = r.create(o)
+		s, err := b.OpenExec(t.Context(), taisandbox.ExecSpec{ID: taisandbox.EntrypointExec, Entrypoint: true})
+		must(t, err)
+		must(t, s.Close())
+		pass(24 * time.Hour)
+		r.want("x")
+	})
+}
+
+// A lease that nobody ends ends by itself; one that is released is over.
+func TestLease(t *testing.T) {
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		b := r.create(sessionBox)
+		release, err := b.Lease(time.Hour)
+		must(t, err)
+		pass(30 * time.Minute)
+		release()
+		release()
+		if busy := b.Snapshot().Busy; len(busy) > 0 {
+			t.Errorf("busy with %v", busy)
+		}
+		for _, d := range []time.Duration{0, -1, 25 * time.Hour} {
+			_, err = b.Lease(d)
+			wantErr(t, err, sandbox.ErrInvalidSpec)
+		}
+		pass(idle + 10*time.Second)
+		r.want()
+		_, err = b.Lease(time.Hour)
+		wantErr(t, err, sandbox.ErrNotFound)
+	})
 }

@@ -47,7 +47,8 @@ func (a *fileAPI) headFile(w http.ResponseWriter, r *http.Request) error {
 }
 
 // readFile answers with a file, or with the part that the query or the header
-// Range names.
+// Range names. [http.ServeContent] would need to seek, tell what failed as
+// plain text, and begin an answer before it has read a byte.
 func (a *fileAPI) readFile(w http.ResponseWriter, r *http.Request) error {
 	c, err := a.call(r, VerbGet)
 	if err != nil {

@@ -40,7 +40,7 @@ func (s *Server) fileRoutes() {
 	})
 	handle(s, http.MethodPost, files+"/rename", "Move a file or directory, over what is there", func(ctx context.Context, in *renameBoxFile) (*nothing, error) {
 		b := &in.Body
-		return a.twoPaths(ctx, filePlace{id: in.ID, user: b.User}, &rest.MoveFile{Path: b.Path, PathB64: b.PathB64, To: b.To, ToB64: b.ToB64}, fileTree.rename)
+		return a.rename(ctx, in.ID, b.User, &rest.MoveFile{Path: b.Path, PathB64: b.PathB64, To: b.To, ToB64: b.ToB64})
 	})
 	s.raw(http.MethodGet, files+"/watch", "What changes in a directory and below, as server-sent events", []string{"path", "path_b64", "user"}, a.watchFiles)
 	s.raw(http.MethodGet, archive, "A file or tree as a tar stream (application/x-tar)", []string{"path", "path_b64", "user", "follow"}, a.readArchive)
@@ -131,9 +131,8 @@ func (a *fileAPI) makeDir(ctx context.Context, p filePlace, text string, raw []b
 	return nil, t.mkdir(ctx, name, mode, parents)
 }
 
-// twoPaths does what leads from one path to another.
-func (a *fileAPI) twoPaths(ctx context.Context, p filePlace, body *rest.MoveFile, do func(t fileTree, ctx context.Context, from, to string) error) (*nothing, error) {
-	t, err := a.find(ctx, VerbExec, p.id, p.user)
+func (a *fileAPI) rename(ctx context.Context, id, user string, body *rest.MoveFile) (*nothing, error) {
+	t, err := a.find(ctx, VerbExec, id, user)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +140,7 @@ func (a *fileAPI) twoPaths(ctx context.Context, p filePlace, body *rest.MoveFile
 	if err != nil {
 		return nil, err
 	}
-	return nil, do(t, ctx, from, to)
+	return nil, t.rename(ctx, from, to)
 }
 
 func pathsOf(t fileTree, body *rest.MoveFile) (from, to string, err error) {

@@ -35,13 +35,18 @@ func (s *Server) workspaceFileRoutes() {
 		return a.makeDir(ctx, filePlace{id: in.ID}, in.Body.Path, in.Body.PathB64, in.Body.Mode, true)
 	})
 	handle(s, http.MethodPost, files+"/rename", "Move a file or directory, over a file that is there", func(ctx context.Context, in *moveWorkspaceFile) (*nothing, error) {
-		return a.twoPaths(ctx, filePlace{id: in.ID}, &in.Body, fileTree.rename)
+		return a.rename(ctx, in.ID, "", &in.Body)
 	})
 	handle(s, http.MethodPost, files+"/copy", "Copy a file or directory to where nothing is yet", func(ctx context.Context, in *moveWorkspaceFile) (*nothing, error) {
-		return a.twoPaths(ctx, filePlace{id: in.ID}, &in.Body, func(t fileTree, ctx context.Context, from, to string) error {
-			w := t.(*workspaceTree) //nolint:forcetypeassert // the routes of workspaces find no other
-			return w.v.Copy(ctx, w.id, from, to)
-		})
+		t, err := s.workspaceTree(ctx, VerbExec, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		from, to, err := pathsOf(t, &in.Body)
+		if err != nil {
+			return nil, err
+		}
+		return nil, t.v.Copy(ctx, t.id, from, to)
 	})
 	s.raw(http.MethodGet, files+"/watch", "What changes in a directory and below, as server-sent events", []string{"path", "path_b64"}, a.watchFiles)
 	s.raw(http.MethodGet, archive, "A file or tree as a tar stream (application/x-tar)", []string{"path", "path_b64"}, a.readArchive)
