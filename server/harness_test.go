@@ -40,6 +40,7 @@ type world struct {
 	socket  string
 	options []fake.Option
 	change  func(*server.Config)
+	wrap    func(*fake.Driver) taisandbox.Sandbox // what the server sees of the machine
 
 	driver     *fake.Driver
 	volume     *local.Volume
@@ -61,14 +62,18 @@ func newWorld(t testing.TB, options ...fake.Option) *world {
 
 func newWorldWith(t testing.TB, change func(*server.Config), options ...fake.Option) *world {
 	t.Helper()
+	return (&world{t: t, options: options, change: change}).begin()
+}
+
+// begin makes the machine and the server.
+func (w *world) begin() *world {
+	t := w.t
+	t.Helper()
 	short, err := os.MkdirTemp("", "tbs") // a socket's path has room for 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{
-		t: t, dir: t.TempDir(), socket: filepath.Join(short, "s"), options: options, change: change,
-		log: &lockedBuffer{}, ctx: context.Background(),
-	}
+	w.dir, w.socket, w.log, w.ctx = t.TempDir(), filepath.Join(short, "s"), &lockedBuffer{}, context.Background()
 	w.start()
 	w.Client, err = client.New("unix://"+w.socket, client.WithReasons(sandbox.Reasons(), registry.Reasons(), workspace.Reasons()), client.WithRevive(func(context.Context) error {
 		w.revived.Add(1)
@@ -115,6 +120,9 @@ func (w *world) start() {
 	node := registry.TaiNode{
 		NodeSnapshot: registry.NodeSnapshot{TaiID: registry.Local, Runtime: "fake"},
 		Client:       tai.NewClient(w.driver, w.driver, tai.WithVolume(w.volume)),
+	}
+	if w.wrap != nil {
+		node.Client = tai.NewClient(w.wrap(w.driver), w.driver, tai.WithVolume(w.volume))
 	}
 	if err := reg.Register(node); err != nil {
 		w.t.Fatal(err)
