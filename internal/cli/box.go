@@ -204,18 +204,10 @@ func newLs(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
-				return printList(env.Out, boxes)
-			case out.quiet:
-				return printIDs(env, boxes, func(b rest.Box) string { return b.ID })
-			}
-			t := newTable("ID", "OWNER", "STATUS", "POLICY", "IMAGE", "NODE", "AGE")
 			now := time.Now()
-			for _, b := range boxes {
-				t.add(b.ID, b.Owner, b.Status, b.Policy, b.Image, b.NodeID, formatAge(b.CreatedAt, now))
-			}
-			return t.print(env.Out)
+			return printItems(env, out, boxes, []string{"ID", "OWNER", "STATUS", "POLICY", "IMAGE", "NODE", "AGE"}, func(b *rest.Box) []string {
+				return []string{b.ID, b.Owner, b.Status, b.Policy, b.Image, b.NodeID, formatAge(b.CreatedAt, now)}
+			})
 		},
 	}
 	cmd.Flags().StringVar(&list.Owner, "owner", "", "only those of this `owner`")
@@ -225,16 +217,6 @@ func newLs(env *Env) *cobra.Command {
 	out.addOutput(cmd)
 	out.addQuiet(cmd, "IDs")
 	return cmd
-}
-
-// printIDs prints one ID a line.
-func printIDs[T any](env *Env, items []T, id func(T) string) error {
-	var b strings.Builder
-	for _, i := range items {
-		b.WriteString(id(i) + "\n")
-	}
-	_, err := fmt.Fprint(env.Out, b.String())
-	return err
 }
 
 func newInspect(env *Env) *cobra.Command {

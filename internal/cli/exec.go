@@ -307,24 +307,19 @@ func newPs(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
-				return printList(env.Out, execs)
-			case out.quiet:
-				return printIDs(env, execs, func(x rest.Exec) string { return x.ID })
-			}
-			t := newTable("ID", "STATE", "CODE", "REASON", "AGE", "TIME", "OUTPUT", "OOM", "COMMAND")
 			now := time.Now()
-			for _, x := range execs {
+			heads := []string{"ID", "STATE", "CODE", "REASON", "AGE", "TIME", "OUTPUT", "OOM", "COMMAND"}
+			return printItems(env, out, execs, heads, func(x *rest.Exec) []string {
 				code := ""
 				if x.ExitCode != nil {
 					code = fmt.Sprint(*x.ExitCode)
 				}
 				took := time.Duration(x.DurationMs) * time.Millisecond
-				t.add(x.ID, x.State, code, x.Reason, formatAge(x.Started, now), took.Round(10*time.Millisecond).String(),
-					formatSize(x.Bytes), fmt.Sprint(x.OOMKills), shorten(quoteArgs(x.Args), 60))
-			}
-			return t.print(env.Out)
+				return []string{
+					x.ID, x.State, code, x.Reason, formatAge(x.Started, now), took.Round(10 * time.Millisecond).String(),
+					formatSize(x.Bytes), fmt.Sprint(x.OOMKills), shorten(quoteArgs(x.Args), 60),
+				}
+			})
 		},
 	}
 	out.addOutput(cmd)

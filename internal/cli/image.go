@@ -37,22 +37,14 @@ func newImageLs(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
-				return printList(env.Out, images)
-			case out.quiet:
-				return printIDs(env, images, func(i rest.Image) string { return i.Name })
-			}
-			t := newTable("NAME", "DIGEST", "PLATFORM", "SIZE", "AGE")
 			now := time.Now()
-			for _, i := range images {
+			return printItems(env, out, images, []string{"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE"}, func(i *rest.Image) []string {
 				size := formatSize(i.SizeBytes)
 				if i.BuiltIn {
 					size = "built in"
 				}
-				t.add(i.Name, shortDigest(i.Digest), i.Platform, size, formatAge(i.CreatedAt, now))
-			}
-			return t.print(env.Out)
+				return []string{i.Name, shortDigest(i.Digest), i.Platform, size, formatAge(i.CreatedAt, now)}
+			})
 		},
 	}
 	out.addOutput(cmd)

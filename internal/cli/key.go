@@ -104,18 +104,10 @@ func newKeyLs(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
-				return printList(env.Out, all)
-			case out.quiet:
-				return printIDs(env, all, func(k rest.Key) string { return k.ID })
-			}
-			t := newTable("ID", "FOR", "NAME", "VERBS", "AGE", "EXPIRES")
 			now := time.Now()
-			for _, k := range all {
-				t.add(k.ID, holderOf(&k), k.Name, strings.Join(k.Verbs, ","), formatAge(k.CreatedAt, now), formatEnd(&k))
-			}
-			return t.print(env.Out)
+			return printItems(env, out, all, []string{"ID", "FOR", "NAME", "VERBS", "AGE", "EXPIRES"}, func(k *rest.Key) []string {
+				return []string{k.ID, holderOf(k), k.Name, strings.Join(k.Verbs, ","), formatAge(k.CreatedAt, now), formatEnd(k)}
+			})
 		},
 	}
 	out.addOutput(cmd)

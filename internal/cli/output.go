@@ -54,6 +54,32 @@ func printList[T any](w io.Writer, items []T) error {
 	return printJSON(w, items)
 }
 
+// printItems shows a list: as JSON, by the first cells of its rows with -q, or
+// as a table.
+func printItems[T any](env *Env, out format, items []T, heads []string, row func(*T) []string) error {
+	if out.json() {
+		return printList(env.Out, items)
+	}
+	if out.quiet {
+		return printIDs(env, items, func(i T) string { return row(&i)[0] })
+	}
+	t := newTable(heads...)
+	for i := range items {
+		t.add(row(&items[i])...)
+	}
+	return t.print(env.Out)
+}
+
+// printIDs prints what names each item on a line of its own.
+func printIDs[T any](env *Env, items []T, id func(T) string) error {
+	var b strings.Builder
+	for _, i := range items {
+		b.WriteString(id(i) + "\n")
+	}
+	_, err := fmt.Fprint(env.Out, b.String())
+	return err
+}
+
 // table gathers rows and prints them in aligned columns.
 type table struct {
 	rows [][]string

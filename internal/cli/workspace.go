@@ -127,18 +127,10 @@ func newWorkspaceLs(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
-				return printList(env.Out, all)
-			case out.quiet:
-				return printIDs(env, all, func(w rest.Workspace) string { return w.ID })
-			}
-			t := newTable("ID", "NAME", "OWNER", "NODE", "LIMIT", "AGE")
 			now := time.Now()
-			for _, w := range all {
-				t.add(w.ID, w.Name, w.Owner, w.NodeID, formatQuota(w.QuotaBytes, w.QuotaFiles), formatAge(w.CreatedAt, now))
-			}
-			return t.print(env.Out)
+			return printItems(env, out, all, []string{"ID", "NAME", "OWNER", "NODE", "LIMIT", "AGE"}, func(w *rest.Workspace) []string {
+				return []string{w.ID, w.Name, w.Owner, w.NodeID, formatQuota(w.QuotaBytes, w.QuotaFiles), formatAge(w.CreatedAt, now)}
+			})
 		},
 	}
 	cmd.Flags().StringVar(&list.Owner, "owner", "", "only those of this `owner`")

@@ -239,17 +239,9 @@ func newWorkspaceSnapshots(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
-				return printList(env.Out, list)
-			case out.quiet:
-				return printIDs(env, list, func(s rest.Snapshot) string { return s.Name })
-			}
-			t := newTable("NAME", "CREATED", "FILES", "SIZE")
-			for _, s := range list {
-				t.add(s.Name, formatTime(s.CreatedAt), fmt.Sprint(s.Files), formatSize(s.Bytes))
-			}
-			return t.print(env.Out)
+			return printItems(env, out, list, []string{"NAME", "CREATED", "FILES", "SIZE"}, func(s *rest.Snapshot) []string {
+				return []string{s.Name, formatTime(s.CreatedAt), fmt.Sprint(s.Files), formatSize(s.Bytes)}
+			})
 		},
 	}
 	out.addOutput(cmd)
