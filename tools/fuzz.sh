@@ -19,7 +19,9 @@ grep --recursive --include='*_test.go' --files-with-matches '^func Fuzz' . | xar
     sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$dir"/*_test.go |
       while read -r target; do
         echo "--- $dir $target"
-        go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$dir" </dev/null 2>&1 | tee "$log" ||
-          { only_the_time_ended && echo "ok: nothing found when the time ended"; }
+        go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$dir" </dev/null 2>&1 | tee "$log" || {
+          only_the_time_ended || exit 1
+          echo "ok: nothing found when the time ended"
+        }
       done
   done
