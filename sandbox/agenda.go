@@ -16,6 +16,7 @@ type agenda struct {
 	pulse   time.Duration // when it last looked at the clock
 	resumed time.Duration // when this process last came back from a standstill
 	reaps   map[*Box]*flight
+	turns   int // reaps that still have their turn: as many as maxReaps
 }
 
 func newAgenda() agenda {
@@ -107,7 +108,7 @@ func (m *Manager) ringLocked() time.Duration {
 		m.log.WarnContext(m.life, "process stood still", slog.Duration("dur", stood))
 	}
 	a.pulse = now
-	for len(a.queue) > 0 && a.queue[0].at <= now && len(a.reaps) < maxReaps {
+	for len(a.queue) > 0 && a.queue[0].at <= now && a.turns < maxReaps {
 		b := heap.Pop(&a.queue).(*Box)
 		switch at, why := m.nextLocked(b, now); {
 		case why == "":
@@ -118,7 +119,7 @@ func (m *Manager) ringLocked() time.Duration {
 			m.startReapLocked(b, why)
 		}
 	}
-	if len(a.queue) == 0 || len(a.reaps) >= maxReaps {
+	if len(a.queue) == 0 || a.turns >= maxReaps {
 		return pulseInterval
 	}
 	return min(pulseInterval, max(0, a.queue[0].at-now))

@@ -26,7 +26,8 @@ type Box struct {
 	making  *flight                 // being created
 	giveUp  context.CancelCauseFunc // ends the create
 	removal *flight                 // being removed
-	doomed  bool                    // to be removed, and the last attempt failed
+	hurry   context.CancelCauseFunc // ends the grace that its removal gives it; nil if that gives none
+	doomed  string                  // why it is to be removed, if the last attempt failed
 	gone    bool                    // removed
 	lost    bool                    // not on its node any more
 	info    taisandbox.Info         // as last seen
@@ -214,13 +215,14 @@ func (b *Box) stoppedBy() *flight {
 
 // Stop asks every command of the box to end, kills after the box's StopTimeout
 // what is left, and ends the box; its files stay. Stopping a stopped box does
-// nothing; stopping one that is being removed waits for that.
+// nothing; stopping one that is being removed waits for that, and gives what
+// runs no longer than this.
 func (b *Box) Stop(ctx context.Context) error { return b.StopWithin(ctx, b.stopTimeout) }
 
 // StopWithin is [Box.Stop] with a time of its own between TERM and KILL.
 func (b *Box) StopWithin(ctx context.Context, grace time.Duration) error {
-	if grace < 0 || grace > taisandbox.MaxTimeout {
-		return b.failed("stop", fmt.Errorf("%w: stop timeout of %v: it cannot be negative or longer than %v", ErrInvalidSpec, grace, taisandbox.MaxTimeout))
+	if grace < 0 || grace > MaxStopTimeout {
+		return b.failed("stop", fmt.Errorf("%w: stop timeout of %v: it cannot be negative or longer than %v", ErrInvalidSpec, grace, MaxStopTimeout))
 	}
 	b.touch()
 	b.m.mu.Lock()
@@ -242,7 +244,9 @@ func (b *Box) stop(ctx context.Context, grace time.Duration) error {
 		return b.failed("stop", err)
 	}
 	if f := b.removedBy(); removed && f != nil {
+		hurry := time.AfterFunc(grace, b.hasten)
 		err = f.wait(ctx)
+		hurry.Stop()
 	}
 	if err != nil {
 		return b.explain(ctx, "stop", err)

@@ -30,8 +30,8 @@ type blueprint struct {
 
 // Create makes a box and starts it. Everything is checked before anything is
 // touched; a Create that fails, or whose context ends, leaves nothing behind
-// and its ID free. A taken ID is [ErrAlreadyExists]; one that is being removed
-// is waited for.
+// and its ID free. A taken ID is [ErrAlreadyExists]; a box of the same owner
+// that is being removed is waited for.
 func (m *Manager) Create(ctx context.Context, opts CreateOptions) (*Box, error) {
 	return m.create(ctx, &opts, false)
 }
@@ -105,9 +105,16 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 	if err := opts.Policy.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	for name, d := range map[string]time.Duration{"idle timeout": opts.IdleTimeout, "max lifetime": opts.MaxLifetime, "stop timeout": opts.StopTimeout} {
-		if d < 0 || d > taisandbox.MaxTimeout {
-			invalid("%s of %v: it cannot be negative or longer than %v", name, d, taisandbox.MaxTimeout)
+	for _, d := range []struct {
+		name       string
+		value, max time.Duration
+	}{
+		{"idle timeout", opts.IdleTimeout, taisandbox.MaxTimeout},
+		{"max lifetime", opts.MaxLifetime, taisandbox.MaxTimeout},
+		{"stop timeout", opts.StopTimeout, MaxStopTimeout},
+	} {
+		if d.value < 0 || d.value > d.max {
+			invalid("%s of %v: it cannot be negative or longer than %v", d.name, d.value, d.max)
 		}
 	}
 	if opts.StopTimeout == 0 {
@@ -178,16 +185,16 @@ func (m *Manager) reserve(p *blueprint, join bool, giveUp context.CancelCauseFun
 		return existing(e.box)
 	}
 	if old := m.boxes[p.id]; old != nil {
-		switch {
-		case old.removal != nil:
+		switch mine := old.owner == p.owner; {
+		case mine && old.removal != nil:
 			return nil, old.removal, nil
-		case old.doomed:
-			return nil, m.startRemovalLocked(old, reasonFailed), nil
-		case !join || old.owner != p.owner:
-			err := fmt.Errorf("%w: it is %s, on node %s", ErrAlreadyExists, old.stateLocked(), old.nodeID)
-			return nil, nil, reason.WithHint(err, "remove it, or choose another id")
+		case mine && old.doomed != "":
+			return nil, m.startRemovalLocked(old, old.doomed), nil
+		case mine && join:
+			return existing(old)
 		}
-		return existing(old)
+		err := fmt.Errorf("%w: it is %s, on node %s", ErrAlreadyExists, old.stateLocked(), old.nodeID)
+		return nil, nil, reason.WithHint(err, "remove it, or choose another id")
 	}
 	if err := m.limitLocked(p); err != nil {
 		return nil, nil, err
@@ -248,7 +255,7 @@ func (m *Manager) make(ctx context.Context, b *Box, p *blueprint) error {
 		m.dropLocked(b, reasonFailed)
 	default:
 		b.log().WarnContext(ctx, "failed create not cleaned up yet", slog.Any("err", left))
-		b.doomed = true
+		b.doomed = reasonFailed
 		b.info.State, b.info.Reason, b.info.Error = taisandbox.StateFailed, reasonFailed, err.Error()
 		m.tellLocked(b, taisandbox.StateFailed, reasonFailed)
 	}

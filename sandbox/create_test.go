@@ -153,6 +153,41 @@ func TestG08NameIsFree(t *testing.T) {
 	r.want("x")
 }
 
+// Whoever wants an ID that another owner's box has is told so at once,
+// whatever becomes of that box.
+func TestTakenIDOfAnotherOwner(t *testing.T) {
+	at(t, func(t *testing.T) {
+		h, sick := &hook{}, &failure{}
+		h.remove = sick.call
+		r := newRigOn(t, fake.New(), h, sandbox.DefaultConfig())
+		o := sandbox.CreateOptions{ID: "x", Owner: "ann", Entrypoint: &deaf, MaxLifetime: time.Minute, StopTimeout: time.Minute}
+		b := r.create(o)
+		taken := func() {
+			t.Helper()
+			for _, create := range []func(context.Context, sandbox.CreateOptions) (*sandbox.Box, error){r.m.Create, r.m.GetOrCreate} {
+				begun := time.Now()
+				_, err := create(t.Context(), with(sandbox.CreateOptions{ID: "x", Owner: "bob"}))
+				if wantErr(t, err, sandbox.ErrAlreadyExists); time.Since(begun) > 0 {
+					t.Errorf("told after %v", time.Since(begun))
+				}
+			}
+		}
+		taken()
+		pass(time.Minute + time.Second)
+		wantStatus(t, b, taisandbox.StateRemoving, "max-lifetime")
+		taken()
+		if err := b.Remove(t.Context()); err == nil {
+			t.Fatal("it was removed")
+		}
+		taken() // not removed yet
+		sick.healed.Store(true)
+		if r.create(o) == b {
+			t.Error("its owner got the old one")
+		}
+		taken()
+	})
+}
+
 func TestG11IdempotencyKey(t *testing.T) {
 	at(t, func(t *testing.T) {
 		r := newRig(t)

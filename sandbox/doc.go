@@ -39,8 +39,8 @@
 // A [Session] box that was idle for its IdleTimeout is stopped and removed, a
 // [LongRunning] one is stopped and can be started again. MaxLifetime after its
 // creation a box of any policy but [Persistent] is removed, busy or not; its
-// commands get its StopTimeout to end. A Persistent box never ends by itself.
-// A timeout of zero is none.
+// commands get its StopTimeout to end, unless somebody removes it meanwhile. A
+// Persistent box never ends by itself. A timeout of zero is none.
 //
 // A box is busy, and its idle time begins afterwards, while a command's leader
 // runs, a stream is open, a call for its files or another call that uses it is
@@ -53,6 +53,7 @@
 // Right before a box is stopped for idleness its node is asked whether
 // commands run. A call that comes before that is decided wins. One that comes
 // after gets [ErrStopping] or [ErrRemoving] with a hint; Start and Create wait.
+// A box that takes long to end holds back no other.
 //
 // Timers go by the monotonic clock. After a restart, a box's idle time goes on
 // from its last command, start, stop or creation, and its lifetime from its

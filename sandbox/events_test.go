@@ -38,6 +38,52 @@ func told(events <-chan sandbox.Event) []string {
 	}
 }
 
+// A removal that has to be tried again keeps its reason.
+func TestA13ReasonOfFailedRemoval(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy sandbox.LifecyclePolicy
+		end    func(*rig, *sandbox.Box) error
+		want   string
+	}{
+		"user": {sandbox.Session, func(r *rig, b *sandbox.Box) error { return b.Remove(r.t.Context()) }, "user"},
+		"oneshot": {sandbox.OneShot, func(r *rig, b *sandbox.Box) error {
+			_, err := b.Exec(r.t.Context(), []string{"true"})
+			return err
+		}, "oneshot"},
+		"vanished": {sandbox.Session, func(r *rig, b *sandbox.Box) error {
+			b.Remove(r.t.Context()) // fails, as is seen below
+			return r.d.Remove(r.t.Context(), b.ID())
+		}, "user"},
+		"again_by_hand": {sandbox.OneShot, func(r *rig, b *sandbox.Box) error {
+			b.Exec(r.t.Context(), []string{"true"}) // the removal fails, as is seen below
+			return b.Remove(r.t.Context())
+		}, "oneshot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at(t, func(t *testing.T) {
+				h, sick := &hook{}, &failure{}
+				h.remove = sick.call
+				r := newRigOn(t, fake.New(), h, sandbox.DefaultConfig())
+				b := r.create(sandbox.CreateOptions{ID: "x", Policy: c.policy})
+				events, err := r.m.Events(t.Context())
+				must(t, err)
+				c.end(r, b) // the removal fails
+				pass(time.Second)
+				if _, err := r.m.Get(t.Context(), "x"); err != nil && name != "vanished" {
+					t.Fatal(err)
+				}
+				sick.healed.Store(true)
+				pass(2 * time.Minute)
+				r.want()
+				got := told(events)
+				if got[len(got)-1] != "x removed ("+c.want+")" || strings.Contains(strings.Join(got, "\n"), "create-failed") {
+					t.Errorf("events %q", got)
+				}
+			})
+		})
+	}
+}
+
 func TestEvents(t *testing.T) {
 	at(t, func(t *testing.T) {
 		r := newRig(t)

@@ -44,6 +44,9 @@ func (m *Manager) followLocked(nodes []registry.NodeSnapshot) []*follower {
 		f := &follower{node: n, end: end, asked: make(chan struct{}), wake: make(chan struct{}, 1)}
 		m.nodes[n.TaiID] = f
 		m.wg.Go(func() { m.follow(ctx, f) })
+		if m.cfg.OrphanAfter > 0 {
+			m.wg.Go(func() { m.keepOrphans(ctx, n) })
+		}
 		fresh = append(fresh, f)
 	}
 	for id, f := range m.nodes {
@@ -124,10 +127,6 @@ func (m *Manager) listen(ctx context.Context, f *follower) (heard bool, err erro
 		return false, err
 	}
 
-	strays := orphans{}
-	if err := m.stopOrphans(ctx, f.node, strays); err != nil {
-		return true, err
-	}
 	next := time.NewTimer(sweepInterval)
 	defer next.Stop()
 	hurry := false // next is as soon as may be
@@ -153,9 +152,6 @@ func (m *Manager) listen(ctx context.Context, f *follower) (heard bool, err erro
 			return true, context.Cause(ctx)
 		}
 		if err := m.sweep(ctx, f); err != nil {
-			return true, err
-		}
-		if err := m.stopOrphans(ctx, f.node, strays); err != nil {
 			return true, err
 		}
 		next.Reset(sweepInterval)
@@ -210,8 +206,8 @@ func (m *Manager) sweep(ctx context.Context, f *follower) error {
 			m.workLocked(b) // it may be newer than the list: look at it alone
 		}
 		m.checkLocked(b)
-		if b.doomed && b.removal == nil {
-			m.startRemovalLocked(b, reasonFailed)
+		if b.doomed != "" && b.removal == nil {
+			m.startRemovalLocked(b, b.doomed)
 		}
 	}
 	f.synced = true
@@ -242,7 +238,7 @@ func (m *Manager) adoptLocked(f *follower, info *taisandbox.Info, seq uint64) {
 		// Its create never came to its end, and nobody was told of it: whoever
 		// repeats it is to get a box.
 		m.keys.forget(b)
-		b.doomed = true
+		b.doomed = reasonFailed
 		m.startRemovalLocked(b, reasonFailed)
 	case taisandbox.StateRemoving:
 		m.startRemovalLocked(b, reasonUser)

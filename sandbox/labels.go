@@ -100,17 +100,18 @@ func decode(id, nodeID string, labels map[string]string) (identity, error) {
 		label string
 		value *time.Duration
 		def   time.Duration
+		max   time.Duration
 	}{
-		{labelIdleTimeout, &i.idleTimeout, 0},
-		{labelMaxLifetime, &i.maxLifetime, 0},
-		{labelStopTimeout, &i.stopTimeout, DefaultStopTimeout},
+		{labelIdleTimeout, &i.idleTimeout, 0, taisandbox.MaxTimeout},
+		{labelMaxLifetime, &i.maxLifetime, 0, taisandbox.MaxTimeout},
+		{labelStopTimeout, &i.stopTimeout, DefaultStopTimeout, MaxStopTimeout},
 	} {
 		text, there := labels[d.label]
 		if *d.value = d.def; !there && d.def == 0 {
 			continue
 		}
 		v, err := time.ParseDuration(text)
-		if err == nil && (v < 0 || v > taisandbox.MaxTimeout) {
+		if err == nil && (v < 0 || v > d.max) {
 			err = fmt.Errorf("duration of %v", v)
 		}
 		if err != nil {

@@ -194,7 +194,7 @@ func (m *Manager) List(_ context.Context, opts ListOptions) ([]*Box, error) {
 	m.mu.Lock()
 	list := make([]*Box, 0, len(m.boxes))
 	for _, b := range m.boxes {
-		if b.matches(&opts) && !(b.doomed && b.removal != nil) {
+		if b.matches(&opts) && !(b.doomed == reasonFailed && b.removal != nil) {
 			list = append(list, b)
 		}
 	}

@@ -73,7 +73,7 @@ type CreateOptions struct {
 	// MaxLifetime is how long after its creation a box is removed, whatever it
 	// does, unless it is Persistent; 0 = never.
 	MaxLifetime time.Duration
-	StopTimeout time.Duration // between TERM and KILL; 0 = DefaultStopTimeout
+	StopTimeout time.Duration // between TERM and KILL, at most MaxStopTimeout; 0 = DefaultStopTimeout
 
 	// IdempotencyKey makes a repeated Create safe: within 24 hours the same
 	// owner's same key with the same options returns the same box, and with

@@ -2,7 +2,10 @@ package sandbox_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/taibox/taibox/drivers/fake"
@@ -49,6 +52,55 @@ func TestOrphans(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Orphans whose stop hangs keep nobody waiting: events go on, only some are
+// stopped at once, none twice, and Close ends it.
+func TestOrphansThatHang(t *testing.T) {
+	at(t, func(t *testing.T) {
+		var mu sync.Mutex
+		stops, most := map[string]int{}, 0
+		h := &hook{stop: func(ctx context.Context, id string) error {
+			mu.Lock()
+			if stops[id]++; stops[id] > 1 {
+				t.Errorf("box %s is stopped twice at once", id)
+			}
+			most = max(most, len(stops))
+			mu.Unlock()
+			<-ctx.Done()
+			mu.Lock()
+			defer mu.Unlock()
+			delete(stops, id)
+			return context.Cause(ctx)
+		}}
+		r := newRigOn(t, fake.New(), h, sandbox.Config{Instance: "gone"})
+		for range 50 {
+			r.create(sandbox.CreateOptions{Policy: sandbox.Persistent})
+		}
+		must(t, r.m.Close())
+		r.cfg = sandbox.Config{Instance: "here", OrphanAfter: time.Minute}
+		r.m = r.manager()
+		b := r.create(sandbox.CreateOptions{ID: "ours", Policy: sandbox.Persistent})
+		synctest.Wait()
+		events, err := r.m.Events(t.Context())
+		must(t, err)
+		for range 300 {
+			pass(time.Second)
+			_, err := b.Exec(t.Context(), []string{"true"})
+			must(t, err)
+			if got, want := told(events), []string{"ours exec running", "ours exec exited"}; !slices.Equal(got, want) {
+				t.Fatalf("after %v: events %q", time.Since(b.Snapshot().CreatedAt), got)
+			}
+		}
+		if most == 0 || most > 8 {
+			t.Errorf("%d were stopped at once", most)
+		}
+		begun := time.Now()
+		must(t, r.m.Close())
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("close took %v", took)
+		}
+	})
 }
 
 // An idle stop's reason is with the box, and so outlives the manager; so it is

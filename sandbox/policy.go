@@ -15,7 +15,7 @@ import (
 // nextLocked returns what is due next for a box, and when; "" if nothing is.
 // It may be early where a box is in use: then it is asked again.
 func (m *Manager) nextLocked(b *Box, now time.Duration) (at time.Duration, why string) {
-	if m.closed || b.gone || b.doomed || b.making != nil || b.removal != nil || b.stopping != nil {
+	if m.closed || b.gone || b.doomed != "" || b.making != nil || b.removal != nil || b.stopping != nil {
 		return 0, ""
 	}
 	due := func(from, limit time.Duration, what string) {
@@ -61,21 +61,33 @@ func (m *Manager) nextLocked(b *Box, now time.Duration) (at time.Duration, why s
 	return at, why
 }
 
-// startReapLocked does in the background what is due for a box.
+// startReapLocked does in the background what is due for a box. One that takes
+// longer than its turn, be it deaf or on a node that hangs, goes on, and makes
+// room for others.
 func (m *Manager) startReapLocked(b *Box, why string) {
-	f := newFlight()
-	m.agenda.reaps[b] = f
+	a, f := &m.agenda, newFlight()
+	a.reaps[b] = f
+	a.turns++
+	turn := time.AfterFunc(reapTurn, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		a.turns--
+		a.wake()
+	})
 	m.wg.Go(func() {
 		err := m.reap(b, why)
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if turn.Stop() {
+			a.turns--
+		}
 		if err != nil && !m.closed {
 			b.log().WarnContext(m.life, "policy not carried out yet", slog.String("reason", why), slog.Any("err", err))
 			b.retryAt = m.now() + retryPause
 		}
-		delete(m.agenda.reaps, b)
+		delete(a.reaps, b)
 		m.scheduleLocked(b)
-		m.agenda.wake()
+		a.wake()
 		f.err = err
 		close(f.done)
 	})
@@ -101,7 +113,7 @@ func (m *Manager) reap(b *Box, why string) error {
 	}
 	f := m.startRemovalLocked(b, why)
 	m.mu.Unlock()
-	<-f.done // it has a limit of its own
+	<-f.done // it has limits of its own
 	return f.err
 }
 
@@ -212,8 +224,9 @@ func (b *Box) usedAtLocked(t time.Time) {
 	}
 }
 
-// Cleanup does now what the policies ask for, and returns once it is done. It
-// is done by itself too, from [Manager.Start] on, as soon as it is due.
+// Cleanup does now what the policies ask for, and returns once it is done: a
+// box that does not heed TERM takes its StopTimeout. It is done by itself too,
+// from [Manager.Start] on, as soon as it is due.
 func (m *Manager) Cleanup(ctx context.Context) error {
 	ctx, leave, err := m.enter(ctx)
 	if err != nil {
@@ -221,23 +234,29 @@ func (m *Manager) Cleanup(ctx context.Context) error {
 	}
 	defer leave()
 	var errs []error
-	for {
+	next := time.NewTicker(reapTurn)
+	defer next.Stop()
+	for begun := map[*flight]bool{}; ; {
 		m.mu.Lock()
 		m.ringLocked()
-		var flights []*flight
 		for _, f := range m.agenda.reaps {
-			flights = append(flights, f)
+			begun[f] = true
 		}
 		m.mu.Unlock()
-		if len(flights) == 0 {
+		if len(begun) == 0 {
 			return errors.Join(errs...)
 		}
-		for _, f := range flights {
-			err := f.wait(ctx)
-			if ctx.Err() != nil {
-				return fmt.Errorf("clean up: %w", context.Cause(ctx))
-			}
-			errs = append(errs, err)
+		var f *flight
+		for f = range begun {
+			break
+		}
+		select {
+		case <-f.done:
+			errs = append(errs, f.err)
+			delete(begun, f)
+		case <-next.C: // a slow one does not hold back what else is due
+		case <-ctx.Done():
+			return fmt.Errorf("clean up: %w", context.Cause(ctx))
 		}
 	}
 }

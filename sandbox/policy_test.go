@@ -94,12 +94,14 @@ func TestH05PolicyTable(t *testing.T) {
 	}
 }
 
-// A label of a version that had other policies is left alone.
+// A label of a version that had other policies is left alone, and a time that
+// cannot be is the default.
 func TestH05UnknownPolicy(t *testing.T) {
 	at(t, func(t *testing.T) {
 		h := &hook{infos: func(infos []taisandbox.Info) {
 			for i := range infos {
 				infos[i].Labels["sandbox-policy"], infos[i].Labels["taibox-idle-timeout"] = "weekly", "soon"
+				infos[i].Labels["taibox-stop-timeout"] = (sandbox.MaxStopTimeout + 1).String()
 			}
 		}}
 		r := newRigOn(t, fake.New(), h, sandbox.DefaultConfig())
@@ -107,6 +109,11 @@ func TestH05UnknownPolicy(t *testing.T) {
 		r.restart()
 		pass(24 * time.Hour)
 		r.want("x")
+		b, err := r.m.Get(t.Context(), "x")
+		must(t, err)
+		if got := b.Snapshot().StopTimeout; got != sandbox.DefaultStopTimeout {
+			t.Errorf("stop timeout of %v", got)
+		}
 	})
 }
 
@@ -516,9 +523,11 @@ func TestHeartbeat(t *testing.T) {
 
 func TestInvalidTimeouts(t *testing.T) {
 	r := newRig(t)
-	for _, o := range []sandbox.CreateOptions{{IdleTimeout: -1}, {MaxLifetime: -1}, {IdleTimeout: taisandbox.MaxTimeout + 1}} {
+	for _, o := range []sandbox.CreateOptions{{IdleTimeout: -1}, {MaxLifetime: -1}, {IdleTimeout: taisandbox.MaxTimeout + 1}, {StopTimeout: sandbox.MaxStopTimeout + 1}} {
 		_, err := r.m.Create(t.Context(), with(o))
 		wantErr(t, err, sandbox.ErrInvalidSpec)
 	}
 	r.want()
+	b := r.create(sandbox.CreateOptions{StopTimeout: sandbox.MaxStopTimeout})
+	wantErr(t, b.StopWithin(t.Context(), sandbox.MaxStopTimeout+1), sandbox.ErrInvalidSpec)
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,8 +74,8 @@ func (m *Manager) missedLocked(b *Box, seq uint64) {
 		return
 	}
 	b.seen, b.lost = seq, true
-	if b.policy == OneShot || b.doomed {
-		m.dropLocked(b, reasonLost)
+	if b.policy == OneShot || b.doomed != "" {
+		m.dropLocked(b, cmp.Or(b.doomed, reasonLost))
 		return
 	}
 	b.info.State, b.info.Reason = taisandbox.StateFailed, reasonLost

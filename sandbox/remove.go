@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +48,15 @@ func (m *Manager) remove(ctx context.Context, b *Box, why string) (err error) {
 }
 
 // startRemovalLocked starts the removal of a box, or returns the one under
-// way. It goes on when its callers have left.
+// way, whose grace ends then unless this one would give one too. It goes on
+// when its callers have left. What is tried again keeps its first reason.
 func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
+	graceful := gentle(why) && b.doomed == ""
 	if b.removal != nil {
+		if !graceful {
+			b.hastenLocked()
+			b.hurry = nil
+		}
 		return b.removal
 	}
 	f := newFlight()
@@ -58,15 +65,20 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 		close(f.done)
 		return f
 	}
+	why = cmp.Or(b.doomed, why)
 	b.removal, b.stopReason, b.buried = f, why, make(chan struct{})
 	b.once.disarm()
 	if s := b.info.State; s == taisandbox.StateRunning || s == taisandbox.StateStopped {
 		m.tellLocked(b, s, b.info.Reason) // its event may still be on its way, and would come too late
 	}
 	m.tellLocked(b, taisandbox.StateRemoving, why)
+	var grace context.Context
+	if graceful {
+		grace, b.hurry = context.WithCancelCause(m.life)
+	}
 	m.wg.Go(func() {
-		if gentle(why) {
-			if err := m.stopGently(m.life, b, why); err != nil {
+		if graceful {
+			if err := m.stopGently(grace, b, why); err != nil {
 				b.log().DebugContext(m.life, "box not stopped before its removal", slog.Any("err", err))
 			}
 		}
@@ -80,16 +92,33 @@ func (m *Manager) startRemovalLocked(b *Box, why string) *flight {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		defer close(f.done)
+		gave := b.hurry != nil
+		b.hastenLocked()
+		b.hurry = nil
 		if err == nil {
 			m.dropLocked(b, why)
 			return
 		}
 		b.log().WarnContext(ctx, "box not removed yet", slog.Any("err", err))
-		// Who removes a box by hand has no use for it; what a policy ends is
-		// looked at anew.
-		b.removal, b.doomed, f.err = nil, !gentle(why), err
+		b.removal, f.err = nil, err
+		if !gave {
+			b.doomed = why // who removes a box by hand has no use for it; what a policy ends is looked at anew
+		}
 	})
 	return f
+}
+
+// hasten ends the grace that the box's removal gives it, if it does.
+func (b *Box) hasten() {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	b.hastenLocked()
+}
+
+func (b *Box) hastenLocked() {
+	if b.hurry != nil {
+		b.hurry(errHurried)
+	}
 }
 
 // removeFromNode deletes what the node has of a box. That it has nothing is
@@ -101,7 +130,7 @@ func (m *Manager) removeFromNode(ctx context.Context, b *Box) error {
 	}
 	sb := n.Client.Sandbox()
 	m.mu.Lock()
-	unsure, buried, deaf := b.lost || b.doomed, b.buried, m.listing > 0
+	unsure, buried, deaf := b.lost || b.doomed != "", b.buried, m.listing > 0
 	m.mu.Unlock()
 	if unsure {
 		// The ID may have come to another box since.
