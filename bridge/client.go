@@ -48,7 +48,7 @@ func (c *Client) Close() error {
 
 // open connects and sends a request.
 func (c *Client) open(ctx context.Context, op wire.Op, body any, files []*os.File) (*wire.Conn, error) {
-	raw, err := json.Marshal(body)
+	raw, err := wire.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
@@ -117,19 +117,30 @@ func lost(ctx context.Context, err error) error {
 
 // receive reads one reply into res.
 func receive(ctx context.Context, conn *wire.Conn, res any) error {
+	end, err := receiveNext(ctx, conn, res)
+	if end {
+		err = fmt.Errorf("%w: %w: an end instead of a reply", sandbox.ErrBridgeLost, wire.ErrProtocol)
+	}
+	return err
+}
+
+// receiveNext reads one reply of many into res, or their end.
+func receiveNext(ctx context.Context, conn *wire.Conn, res any) (end bool, err error) {
 	t, payload, err := conn.ReadFrame()
 	switch {
 	case err != nil:
-		return lost(ctx, err)
+		return false, lost(ctx, err)
 	case t == wire.TypeError:
-		return remoteError(payload)
+		return false, remoteError(payload)
+	case t == wire.TypeEnd:
+		return true, nil
 	case t != wire.TypeReply:
-		return fmt.Errorf("%w: %w: frame of type %d", sandbox.ErrBridgeLost, wire.ErrProtocol, t)
+		return false, fmt.Errorf("%w: %w: frame of type %d", sandbox.ErrBridgeLost, wire.ErrProtocol, t)
 	}
 	if err := json.Unmarshal(payload, res); err != nil {
-		return fmt.Errorf("%w: %w: %w", sandbox.ErrBridgeLost, wire.ErrProtocol, err)
+		return false, fmt.Errorf("%w: %w: %w", sandbox.ErrBridgeLost, wire.ErrProtocol, err)
 	}
-	return nil
+	return false, nil
 }
 
 // call makes a request that has one reply.
@@ -209,7 +220,12 @@ func (c *Client) Setup(ctx context.Context, s Setup) (Hello, error) {
 
 // ListExecs returns the execs that the bridge keeps, oldest first.
 func (c *Client) ListExecs(ctx context.Context) ([]sandbox.ExecInfo, error) {
-	infos, err := call[[]sandbox.ExecInfo](ctx, c, wire.OpList, nil)
+	infos, err := c.listEach(ctx)
+	if !errors.Is(err, sandbox.ErrUnsupported) {
+		return infos, err
+	}
+	// A bridge of an older release tells all in one frame.
+	infos, err = call[[]sandbox.ExecInfo](ctx, c, wire.OpList, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -219,6 +235,40 @@ func (c *Client) ListExecs(ctx context.Context) ([]sandbox.ExecInfo, error) {
 		}
 	}
 	return infos, nil
+}
+
+// Bounds of a list: more than a node lets any box keep.
+const (
+	maxRecords     = 1 << 14
+	maxRecordBytes = 128 << 20
+)
+
+func (c *Client) listEach(ctx context.Context) ([]sandbox.ExecInfo, error) {
+	conn, err := c.open(ctx, wire.OpExecs, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer c.part(conn)
+	stop := c.bound(ctx, conn)
+	defer stop()
+	var infos []sandbox.ExecInfo
+	for size := 0; ; {
+		var info sandbox.ExecInfo
+		switch end, err := receiveNext(ctx, conn, &info); {
+		case err != nil:
+			return nil, err
+		case end:
+			return infos, nil
+		}
+		if err := checkRecord(&info, info.ID); err != nil {
+			return nil, err
+		}
+		size += info.TextBytes()
+		if len(infos) == maxRecords || size > maxRecordBytes {
+			return nil, fmt.Errorf("%w: %w: an endless list of execs", sandbox.ErrBridgeLost, wire.ErrProtocol)
+		}
+		infos = append(infos, info)
+	}
 }
 
 // InspectExec returns an exec's record, or [sandbox.ErrExecNotFound].

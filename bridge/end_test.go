@@ -57,7 +57,7 @@ func TestC01ChildOutlivesTheExec(t *testing.T) {
 	if string(res.Stdout) != "ok\n" {
 		t.Fatalf("%q", res.Stdout)
 	}
-	res = b.exec(sh("for i in $(seq 100); do [ -s " + dir + "/mark ] && cat " + dir + "/mark && exit; sleep 0.05; done"))
+	res = b.exec(sh("for i in $(seq 1200); do [ -s " + dir + "/mark ] && cat " + dir + "/mark && exit; sleep 0.05; done"))
 	if string(res.Stdout) != "alive\n" {
 		t.Errorf("the child says %q", res.Stdout)
 	}
@@ -84,7 +84,7 @@ func TestC02NoisyChild(t *testing.T) {
 		t.Skip("takes as long as the drain may")
 	}
 	b := start(t)
-	within(t, 15*time.Second, "a noisy child", func() {
+	within(t, time.Minute, "a noisy child", func() {
 		res := b.exec(sh("(while :; do echo noise; sleep 0.1; done) & echo ok"))
 		wantCode(t, res.ExecInfo, 0, sandbox.ReasonExit)
 		if !res.OutputIncomplete {
@@ -96,16 +96,17 @@ func TestC02NoisyChild(t *testing.T) {
 func TestC05TimeoutAnswersInTime(t *testing.T) {
 	b := start(t)
 	within(t, 30*time.Second, "a leader that ended", func() {
-		spec := sh("sleep 90 &")
-		spec.Timeout = time.Second
+		spec := sh("sleep 3600 &")
+		spec.Timeout = time.Hour
 		wantCode(t, b.exec(spec).ExecInfo, 0, sandbox.ReasonExit)
 	})
 	within(t, 30*time.Second, "a timeout", func() {
-		spec := sh("sleep 90")
+		spec := sh("sleep 3600")
 		spec.Timeout = time.Second
 		wantCode(t, b.exec(spec).ExecInfo, 143, sandbox.ReasonTimeout)
 	})
-	spec := sh("trap 'exit 0' TERM; while :; do sleep 0.05; done")
-	spec.Timeout = 200 * time.Millisecond
-	wantCode(t, b.exec(spec).ExecInfo, 124, sandbox.ReasonTimeout)
+	spec := sh("trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+	spec.KillGrace = time.Hour
+	res := b.timedOut(spec, func(res sandbox.ExecResult) bool { return string(res.Stdout) == "ready\n" })
+	wantCode(t, res.ExecInfo, 124, sandbox.ReasonTimeout)
 }

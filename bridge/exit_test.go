@@ -87,13 +87,17 @@ func TestA02CodeIsNeverEarly(t *testing.T) {
 // end that is told belongs to a process that is gone.
 func TestA04EndIsNotTheEndOfAStream(t *testing.T) {
 	b := start(t)
-	s := b.start(sh("for i in 1 2 3 4 5; do echo $i; sleep 0.1; done"))
+	file := t.TempDir() + "/go-on"
+	s := b.start(sh("echo 1; while [ ! -e " + file + " ]; do sleep 0.05; done; for i in 2 3 4 5; do echo $i; done"))
 	if _, err := s.Recv(); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	if info, err := b.InspectExec(t.Context(), s.ID()); err != nil || info.Done() {
 		t.Fatalf("after a broken link: %+v, %v", info, err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	again, err := b.AttachExec(t.Context(), s.ID(), sandbox.AttachOptions{Hold: true})
 	if err != nil {
@@ -262,7 +266,7 @@ func TestA13Reasons(t *testing.T) {
 	if _, err := stopped.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Stop(t.Context(), 5*time.Second); err != nil {
+	if err := b.Stop(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for {

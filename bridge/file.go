@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,17 +61,13 @@ func (c *Client) ListDir(ctx context.Context, name string, o FileOptions) ([]Fil
 	defer stop()
 	var all []FileInfo
 	for {
-		t, payload, err := conn.ReadFrame()
-		switch {
-		case err != nil:
-			return nil, lost(ctx, err)
-		case t == wire.TypeEnd:
-			return all, nil
-		case t == wire.TypeError:
-			return nil, remoteError(payload)
-		}
 		var page []wire.FileInfo
-		if t != wire.TypeReply || json.Unmarshal(payload, &page) != nil || len(all)+len(page) > maxEntries {
+		switch end, err := receiveNext(ctx, conn, &page); {
+		case err != nil:
+			return nil, err
+		case end:
+			return all, nil
+		case len(all)+len(page) > maxEntries:
 			return nil, fmt.Errorf("%w: %w: list of %s", sandbox.ErrBridgeLost, wire.ErrProtocol, name)
 		}
 		for i := range page {

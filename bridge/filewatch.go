@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
 	"path"
 	"strings"
 
@@ -15,8 +14,9 @@ import (
 // maxChanges bounds what one frame tells.
 const maxChanges = 1 << 16
 
-// WatchFiles tells what changes at a path and below until ctx or the box ends;
-// then the channel is closed.
+// WatchFiles tells what changes at a path and below until ctx ends; then the
+// channel is closed. So it is when the box ends or what watches in it, after a
+// [sandbox.FileGap].
 func (c *Client) WatchFiles(ctx context.Context, name string, o FileOptions) (<-chan sandbox.FileEvent, error) {
 	conn, info, err := c.openFile(ctx, wire.FileWatch, name, "", o)
 	if err != nil {
@@ -32,29 +32,38 @@ func (c *Client) WatchFiles(ctx context.Context, name string, o FileOptions) (<-
 		defer close(out)
 		defer c.part(conn)
 		defer stop()
-		for {
-			t, payload, err := conn.ReadFrame()
-			if err != nil || t != wire.TypeReply {
-				return
-			}
-			var changes []wire.FileChange
-			if json.Unmarshal(payload, &changes) != nil || len(changes) > maxChanges {
-				return
-			}
-			for i := range changes {
-				e, ok := checkChange(root, &changes[i])
-				if !ok {
-					return
-				}
-				select {
-				case out <- e:
-				case <-ctx.Done():
-					return
-				}
-			}
+		relayChanges(ctx, conn, root, out)
+		if ctx.Err() == nil {
+			gap, _ := checkChange(root, &wire.FileChange{Kind: string(sandbox.FileGap)})
+			relay(ctx, out, gap)
 		}
 	}()
 	return out, nil
+}
+
+// relayChanges passes on what a bridge tells, as long as it makes sense.
+func relayChanges(ctx context.Context, conn *wire.Conn, root string, out chan<- sandbox.FileEvent) {
+	for {
+		var changes []wire.FileChange
+		if end, err := receiveNext(ctx, conn, &changes); end || err != nil || len(changes) > maxChanges {
+			return
+		}
+		for i := range changes {
+			e, ok := checkChange(root, &changes[i])
+			if !ok || !relay(ctx, out, e) {
+				return
+			}
+		}
+	}
+}
+
+func relay(ctx context.Context, out chan<- sandbox.FileEvent, e sandbox.FileEvent) bool {
+	select {
+	case out <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // checkChange refuses what no change can be.

@@ -27,9 +27,14 @@ func clean(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
 	}
+	return plain(s, "")
+}
+
+// plain puts spaces for control characters, but for those of keep.
+func plain(s, keep string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) && !strings.ContainsRune(keep, r) {
 			return ' '
 		}
 		return r
@@ -65,7 +70,8 @@ func remoteError(payload []byte) error {
 	return e
 }
 
-// checkRecord refuses a record that no exec can have.
+// checkRecord refuses a record that no exec can have, and bounds and cleans the
+// text of any other.
 func checkRecord(info *sandbox.ExecInfo, id string) error {
 	bad := func(what string) error {
 		return fmt.Errorf("%w: %w: record of exec %.64q: %s", sandbox.ErrBridgeLost, wire.ErrProtocol, info.ID, what)
@@ -87,8 +93,16 @@ func checkRecord(info *sandbox.ExecInfo, id string) error {
 	}, info.Reason):
 		return bad("unknown reason")
 	}
-	info.Error = clean(info.Error, maxMessage)
-	info.Signal = clean(info.Signal, maxName)
+	info.Clip()
+	for _, s := range []*string{&info.Box, &info.User, &info.WorkDir, &info.Signal, &info.Error} {
+		*s = plain(*s, "")
+	}
+	for i := range info.Args {
+		info.Args[i] = plain(info.Args[i], "\n\t") // a script is an argument too
+	}
+	for i := range info.EnvNames {
+		info.EnvNames[i] = plain(info.EnvNames[i], "")
+	}
 	return nil
 }
 

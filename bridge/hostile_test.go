@@ -176,7 +176,7 @@ func TestHostileSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := withTimeout(t, 50*time.Millisecond)
 			defer cancel()
-			within(t, 20*time.Second, name, func() { wantErr(t, call(ctx), errTestTimeout) })
+			within(t, 30*time.Second, name, func() { wantErr(t, call(ctx), errTestTimeout) })
 		})
 	}
 }

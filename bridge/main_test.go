@@ -184,7 +184,7 @@ func makeCgroup(t testing.TB) string {
 		}
 		t.Cleanup(func() {
 			os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
-			for range 200 {
+			for range 6000 {
 				subs, _ := os.ReadDir(dir)
 				for _, s := range subs {
 					if s.IsDir() {
@@ -253,6 +253,21 @@ func (b *box) exec(spec sandbox.ExecSpec) sandbox.ExecResult {
 	return res
 }
 
+// timedOut runs a command beyond its timeout, and gives it a longer one as long
+// as it is too short for the command to begin: a slow machine takes its time.
+func (b *box) timedOut(spec sandbox.ExecSpec, begun func(res sandbox.ExecResult) bool) sandbox.ExecResult {
+	b.t.Helper()
+	for spec.Timeout = 300 * time.Millisecond; ; spec.Timeout *= 2 {
+		res := b.exec(spec)
+		if begun(res) {
+			return res
+		}
+		if spec.Timeout > time.Minute {
+			b.t.Fatalf("exec %q does not begin: %+v", spec.Args, res.ExecInfo)
+		}
+	}
+}
+
 func (b *box) tryExec(spec sandbox.ExecSpec) (sandbox.ExecResult, error) {
 	s, err := b.run(spec)
 	if err != nil {
@@ -292,7 +307,7 @@ func wantErr(t testing.TB, err, want error) {
 // until waits for cond.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("never: " + what)
 		}

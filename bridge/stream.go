@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,48 +86,56 @@ func (s *execStream) read() {
 	}
 }
 
+func badStream(what string) error {
+	return fmt.Errorf("%w: %w: %s", sandbox.ErrBridgeLost, wire.ErrProtocol, what)
+}
+
+// takeLocked puts a chunk into the queue, unless more came than was asked for.
+func (s *execStream) takeLocked(c sandbox.Chunk) error {
+	if s.queued += weight(c); s.queued > 2*wire.OutputWindow {
+		return badStream("more output than asked for")
+	}
+	s.queue = append(s.queue, c)
+	s.next = c.End()
+	return nil
+}
+
+// weight is what a chunk counts in a queue.
+func weight(c sandbox.Chunk) int64 { return max(1, int64(len(c.Data))) }
+
 // frameLocked takes one frame. io.EOF is the regular end.
 func (s *execStream) frameLocked(t wire.Type, payload []byte) error {
-	bad := func(what string) error {
-		return fmt.Errorf("%w: %w: %s", sandbox.ErrBridgeLost, wire.ErrProtocol, what)
-	}
 	switch t {
 	case wire.TypeOutput:
 		offset, source, data := wire.Offset(payload, 0), sandbox.Source(payload[8]), payload[wire.OutputHead:]
 		if offset != s.next || source != sandbox.Stdout && source != sandbox.Stderr {
-			return bad("output out of order")
+			return badStream("output out of order")
 		}
-		if s.queued += int64(len(data)); s.queued > 2*wire.OutputWindow {
-			return bad("more output than asked for")
-		}
-		s.queue = append(s.queue, sandbox.Chunk{Source: source, Offset: offset, Data: append([]byte(nil), data...)})
-		s.next += int64(len(data))
+		return s.takeLocked(sandbox.Chunk{Source: source, Offset: offset, Data: slices.Clone(data)})
 	case wire.TypeGap:
 		from, to := wire.Offset(payload, 0), wire.Offset(payload, 1)
 		if from != s.next || to <= from {
-			return bad("gap out of order")
+			return badStream("gap out of order")
 		}
-		s.queued++
-		s.queue = append(s.queue, sandbox.Chunk{Source: sandbox.Gap, Offset: from, Lost: to - from})
-		s.next = to
+		return s.takeLocked(sandbox.Chunk{Source: sandbox.Gap, Offset: from, Lost: to - from})
 	case wire.TypeInput:
 		if n := wire.Offset(payload, 0); n >= s.taken && n <= s.sent {
 			s.taken = n
 			return nil
 		}
-		return bad("input out of order")
+		return badStream("input out of order")
 	case wire.TypeInputClosed:
 		s.noInput = true
 	case wire.TypeExit:
 		info := new(sandbox.ExecInfo)
 		if err := json.Unmarshal(payload, info); err != nil {
-			return bad(err.Error())
+			return badStream(err.Error())
 		}
 		if err := checkRecord(info, s.id); err != nil {
 			return err
 		}
 		if !info.Done() {
-			return bad("an end that is none")
+			return badStream("an end that is none")
 		}
 		s.final, s.noInput = info, true
 		return io.EOF
@@ -135,7 +144,7 @@ func (s *execStream) frameLocked(t wire.Type, payload []byte) error {
 	case wire.TypeError:
 		return remoteError(payload)
 	default:
-		return bad(fmt.Sprintf("frame of type %d", t))
+		return badStream(fmt.Sprintf("frame of type %d", t))
 	}
 	return nil
 }
@@ -160,7 +169,7 @@ func (s *execStream) Recv() (sandbox.Chunk, error) {
 	}
 	chunk := s.queue[0]
 	s.queue = s.queue[1:]
-	s.queued -= max(1, int64(len(chunk.Data)))
+	s.queued -= weight(chunk)
 	s.consumed = chunk.End()
 	tell := s.err == nil && s.consumed-s.told >= tellConsumed
 	if tell {

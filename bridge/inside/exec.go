@@ -68,6 +68,7 @@ func newExec(srv *Server, req *wire.Exec, files *passed) *exec {
 	for _, a := range req.Args {
 		e.info.Args = append(e.info.Args, string(a))
 	}
+	e.info.Clip()
 	return e
 }
 
@@ -105,6 +106,7 @@ func (e *exec) finish(change func(info *sandbox.ExecInfo)) {
 	}
 	e.mu.Lock()
 	change(&e.info)
+	e.info.Clip()
 	e.info.State = sandbox.ExecExited
 	if e.lost != nil {
 		e.lost.Stop()
@@ -134,10 +136,14 @@ func (e *exec) terminate(reason sandbox.ExecReason, grace time.Duration) {
 	}
 }
 
-// hold makes s the attached stream.
+// hold makes s the attached stream. There is nothing to hold in an exec that has
+// ended, whose stream may have been told so and left a moment ago.
 func (e *exec) hold(s *stream, takeover bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.info.Done() {
+		return nil
+	}
 	if e.holder != nil {
 		if !takeover {
 			return fmt.Errorf("attach to exec %s: %w", e.info.ID, sandbox.ErrExecBusy)

@@ -2,6 +2,7 @@ package inside
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func receiveTree(conn *wire.Conn, dir string, owners bool) error {
 	if err := conn.WriteJSON(wire.TypeReply, wire.FileInfo{}); err != nil {
 		return err
 	}
-	if err := tartree.Unpack(&inputReader{conn: conn}, root, tartree.Options{Owners: owners}); err != nil {
+	if err := tartree.Unpack(context.Background(), &inputReader{conn: conn}, root, tartree.Options{Owners: owners}); err != nil {
 		return err
 	}
 	if d, err := root.Open("."); err == nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,8 @@ const (
 		unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR
 	maxWatched    = 1 << 16 // directories
 	maxWatchNames = 1 << 20 // names in all of them
+	maxTold       = 1 << 16 // changes at once; a gap stands for more
+	watchPage     = 512     // changes in one frame, which the longest paths do not fill
 	watchBuffer   = 64 << 10
 )
 
@@ -29,12 +32,13 @@ const tempPrefix = ".taibox-"
 
 // treeWatch follows a tree by inotify, as the user this process is.
 type treeWatch struct {
-	fd    int
-	root  string
-	only  string // the one name that counts, for a file
-	dirs  map[int]*watchedDir
-	names int
-	out   []wire.FileChange
+	fd     int
+	root   string
+	only   string // the one name that counts, for a file
+	dirs   map[int]*watchedDir
+	names  int // in all of dirs
+	out    []wire.FileChange
+	missed bool // not all is in out
 }
 
 // watchedDir is a directory that is followed. Names says what is in it, so that
@@ -83,14 +87,25 @@ func watchFiles(conn *wire.Conn, path string) error {
 		if err := w.events(buf[:n]); err != nil {
 			return err
 		}
-		if len(w.out) > 0 {
-			// One that does not take them makes the kernel's queue overflow, which is told.
-			if err := conn.WriteJSON(wire.TypeReply, w.out); err != nil {
-				return err
-			}
-			w.out = w.out[:0]
+		if err := w.send(conn); err != nil {
+			return err
 		}
 	}
+}
+
+// send tells what was noted. A reader that does not take it makes the kernel's
+// queue overflow, which is told.
+func (w *treeWatch) send(conn *wire.Conn) error {
+	if w.missed { // last: who looks again then sees all that was left out
+		w.out = append(w.out, wire.FileChange{Kind: string(sandbox.FileGap)})
+	}
+	for page := range slices.Chunk(w.out, watchPage) {
+		if err := conn.WriteJSON(wire.TypeReply, page); err != nil {
+			return err
+		}
+	}
+	w.out, w.missed = nil, false
+	return nil
 }
 
 func watchError(err error) error {
@@ -122,29 +137,54 @@ func (w *treeWatch) add(rel string, isNew bool) error {
 		}
 		return &fs.PathError{Op: "watch", Path: at, Err: err}
 	}
+	if old := w.dirs[id]; old != nil {
+		if old.path == rel {
+			return nil // what is in it was found, and what changes is told
+		}
+		w.names -= len(old.names) // it was moved, which is yet to be told
+	}
 	d := &watchedDir{path: rel, names: map[string]bool{}}
 	w.dirs[id] = d
 	entries, err := os.ReadDir(at)
 	if err != nil {
 		return nil //nolint:nilerr // it is gone again, or may be passed through only
 	}
-	if w.names += len(entries); w.names > maxWatchNames {
-		return fmt.Errorf("%w: more than %d files are there to be watched", sandbox.ErrFileBusy, maxWatchNames)
-	}
 	for _, e := range entries {
-		name := e.Name()
-		if w.only != "" && name != w.only {
+		if !w.counts(e.Name()) {
 			continue
 		}
-		d.names[name] = true
-		if isNew {
-			w.tell(sandbox.FileCreated, filepath.Join(rel, name), e.IsDir())
+		if err := w.found(d, e.Name(), e.IsDir(), isNew); err != nil {
+			return err
 		}
-		if e.IsDir() && w.only == "" {
-			if err := w.add(filepath.Join(rel, name), isNew); err != nil {
-				return err
-			}
-		}
+	}
+	return nil
+}
+
+// counts reports whether a name in a directory is to be told of.
+func (w *treeWatch) counts(name string) bool {
+	return (w.only == "" || name == w.only) && !strings.HasPrefix(name, tempPrefix)
+}
+
+// found takes in what was in a directory that is followed from now on.
+func (w *treeWatch) found(d *watchedDir, name string, isDir, isNew bool) error {
+	if err := w.know(d, name); err != nil {
+		return err
+	}
+	rel := filepath.Join(d.path, name)
+	if isNew {
+		w.tell(sandbox.FileCreated, rel, isDir)
+	}
+	if isDir && w.only == "" {
+		return w.add(rel, isNew)
+	}
+	return nil
+}
+
+// know notes that a name is in a directory.
+func (w *treeWatch) know(d *watchedDir, name string) error {
+	d.names[name] = true
+	if w.names++; w.names > maxWatchNames {
+		return fmt.Errorf("%w: more than %d files are there to be watched", sandbox.ErrFileBusy, maxWatchNames)
 	}
 	return nil
 }
@@ -162,7 +202,7 @@ func (w *treeWatch) events(buf []byte) error {
 		name, _, _ := bytes.Cut(buf[:n], []byte{0})
 		buf = buf[n:]
 		if mask&unix.IN_Q_OVERFLOW != 0 {
-			w.tell(sandbox.FileGap, "", false)
+			w.missed = true
 			if err := w.again(); err != nil {
 				return err
 			}
@@ -189,12 +229,15 @@ func (w *treeWatch) again() error {
 		unix.InotifyRmWatch(w.fd, uint32(id)) //nolint:errcheck // it may be gone
 	}
 	w.dirs, w.names = map[int]*watchedDir{}, 0
-	return w.add("", false)
+	if err := w.add("", false); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // event takes in one event of a name in a directory.
 func (w *treeWatch) event(d *watchedDir, name string, mask uint32) error {
-	if w.only != "" && name != w.only || strings.HasPrefix(name, tempPrefix) {
+	if !w.counts(name) {
 		return nil
 	}
 	rel, isDir := filepath.Join(d.path, name), mask&unix.IN_ISDIR != 0
@@ -203,11 +246,8 @@ func (w *treeWatch) event(d *watchedDir, name string, mask uint32) error {
 		kind := sandbox.FileCreated
 		if d.names[name] {
 			kind = sandbox.FileModified
-		} else {
-			d.names[name] = true
-			if w.names++; w.names > maxWatchNames {
-				return fmt.Errorf("%w: more than %d files are there to be watched", sandbox.ErrFileBusy, maxWatchNames)
-			}
+		} else if err := w.know(d, name); err != nil {
+			return err
 		}
 		w.tell(kind, rel, isDir)
 		if isDir && w.only == "" {
@@ -241,6 +281,10 @@ func (w *treeWatch) forget(rel string) {
 
 // tell notes a change, once if it comes again and again.
 func (w *treeWatch) tell(kind sandbox.FileEventKind, rel string, dir bool) {
+	if len(w.out) == maxTold {
+		w.missed = true
+		return
+	}
 	c := wire.FileChange{Kind: string(kind), Path: []byte(rel), Dir: dir}
 	if n := len(w.out); n > 0 && w.out[n-1].Kind == c.Kind && bytes.Equal(w.out[n-1].Path, c.Path) {
 		return

@@ -24,6 +24,8 @@ func (s *Server) handle(conn *wire.Conn, req *wire.Request, files *passed) error
 		return s.exec(conn, req, files)
 	case wire.OpAttach:
 		return s.attach(conn, req)
+	case wire.OpExecs:
+		return s.listEach(conn)
 	case wire.OpList:
 		return reply(conn, req, func(*struct{}) (any, error) { return s.list(), nil })
 	case wire.OpInspect:
@@ -91,12 +93,7 @@ func (s *Server) setup(b *wire.Setup, files *passed) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.box = b.Box
-	if f := files.take(wire.FileOOM); f != nil {
-		if s.oom != nil {
-			s.oom.Close() //nolint:errcheck // only read from
-		}
-		s.oom = f
-	}
+	s.oom.follow(files.take(wire.FileOOM))
 	if f := files.take(wire.FileEnd); f != nil {
 		if s.end != nil {
 			s.end.Close() //nolint:errcheck // nothing was written
@@ -142,6 +139,17 @@ func (s *Server) attach(conn *wire.Conn, req *wire.Request) error {
 	}
 	st.run()
 	return nil
+}
+
+// listEach tells of each exec in a frame of its own: all of them may be more
+// than one can hold.
+func (s *Server) listEach(conn *wire.Conn) error {
+	for _, e := range s.all() {
+		if err := conn.WriteJSON(wire.TypeReply, e.record()); err != nil {
+			return err
+		}
+	}
+	return conn.WriteFrame(wire.TypeEnd, nil)
 }
 
 func (s *Server) list() []sandbox.ExecInfo {

@@ -71,7 +71,7 @@ func TestReadSmall(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("a read hangs")
 	}
 }

@@ -1,7 +1,6 @@
 package inside
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -41,10 +39,10 @@ type Server struct {
 	quit    chan struct{} // closed when the process is about to end
 	conns   sync.WaitGroup
 	alone   alone
+	oom     oomCounter
 
 	mu       sync.Mutex
 	box      string
-	oom      *os.File // where the kernel counts; nil if not known
 	end      *os.File // for why the box ended itself; nil if not known
 	execs    map[string]*exec
 	order    []*exec // oldest first
@@ -255,31 +253,6 @@ func (s *Server) boxName() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.box
-}
-
-// oomKills reads the kernel's count of processes killed for memory.
-func (s *Server) oomKills() int64 {
-	s.mu.Lock()
-	f := s.oom
-	s.mu.Unlock()
-	if f == nil {
-		return 0
-	}
-	var b [1024]byte
-	n, _ := f.ReadAt(b[:], 0)
-	return parseOOMKills(b[:n])
-}
-
-// parseOOMKills finds the count in memory.events (v2) or memory.oom_control (v1).
-func parseOOMKills(b []byte) int64 {
-	for line := range bytes.Lines(b) {
-		if v, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
-			if n, err := strconv.ParseInt(string(bytes.TrimSpace(v)), 10, 64); err == nil {
-				return n
-			}
-		}
-	}
-	return 0
 }
 
 // add takes the exec's ID.

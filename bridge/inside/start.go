@@ -89,7 +89,7 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 	if e.tree.cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(e.tree.cgroup.Fd())
 	}
-	e.oomBefore = s.oomKills()
+	e.oomBefore = s.oom.look()
 
 	pid, exited, err := s.reaper.launch(args, env, attr)
 	var cannot *startError
@@ -103,6 +103,7 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 	}
 	e.mu.Lock()
 	e.info.PID, e.info.State, e.info.EnvNames = pid, sandbox.ExecRunning, envNames(env)
+	e.info.Clip()
 	e.mu.Unlock()
 	e.tree.begin(pid)
 	e.output, e.tty, e.stdin = stdio.output, stdio.tty, stdio.input

@@ -23,45 +23,55 @@ const (
 // exec ended.
 func (e *exec) supervise(pid int, exited <-chan unix.WaitStatus) {
 	status, asked, ended := e.await(pid, exited)
-	oom := e.srv.oomKills()
+	v := e.judge(status, asked)
+	kills := e.srv.oom.look() - e.oomBefore
 	incomplete := e.drain()
 	e.tree.leftover() // lets go of the cgroup, if nothing is left
 
 	e.finish(func(info *sandbox.ExecInfo) {
 		info.Ended = ended
 		info.OutputIncomplete = incomplete
-		if oom > e.oomBefore {
-			info.OOMKills = oom - e.oomBefore
-		}
-		judge(info, status, asked, e.sent)
+		info.OOMKills = kills
+		info.ExitCode, info.Signal, info.Reason = &v.code, v.signal, v.reason
 	})
 }
 
-// judge fills in how the leader ended and why. asked is why we ended it, if we
-// did, and sent the signals that clients sent.
-func judge(info *sandbox.ExecInfo, status unix.WaitStatus, asked sandbox.ExecReason, sent uint64) {
-	code := status.ExitStatus()
-	info.Reason = sandbox.ReasonExit
+// verdict is how a leader ended, and why.
+type verdict struct {
+	code   int
+	signal string
+	reason sandbox.ExecReason
+}
+
+// judge is called once the leader was reaped. asked is why we ended it, if we did.
+func (e *exec) judge(status unix.WaitStatus, asked sandbox.ExecReason) verdict {
+	v := verdict{code: status.ExitStatus(), reason: sandbox.ReasonExit}
 	if status.Signaled() {
 		sig := status.Signal()
-		code = 128 + int(sig)
-		info.Signal = signalName(sig)
+		v.code, v.signal = 128+int(sig), signalName(sig)
 		switch {
-		case sent&(1<<(uint(sig)-1)) != 0:
-			info.Reason = sandbox.ReasonKilled
-		case sig == unix.SIGKILL && info.OOMKills > 0:
-			info.Reason = sandbox.ReasonOOM
+		case e.wasSent(sig):
+			v.reason = sandbox.ReasonKilled
+		case sig == unix.SIGKILL && asked == "" && e.srv.oom.claim(e.oomBefore):
+			v.reason = sandbox.ReasonOOM
 		default:
-			info.Reason = sandbox.ReasonSignal
+			v.reason = sandbox.ReasonSignal
 		}
 	}
 	if asked != "" {
-		info.Reason = asked
-		if asked == sandbox.ReasonTimeout && code == 0 {
-			code = codeTimeout // running past its time is no success, whatever the command says
+		v.reason = asked
+		if asked == sandbox.ReasonTimeout && v.code == 0 {
+			v.code = codeTimeout // running past its time is no success, whatever the command says
 		}
 	}
-	info.ExitCode = &code
+	return v
+}
+
+// wasSent reports whether a client sent a signal.
+func (e *exec) wasSent(sig unix.Signal) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.sent&(1<<(uint(sig)-1)) != 0
 }
 
 const codeTimeout = 124
@@ -75,6 +85,8 @@ func (e *exec) await(pid int, exited <-chan unix.WaitStatus) (status unix.WaitSt
 		defer t.Stop()
 		timeout = t.C
 	}
+	look := time.NewTicker(oomLook)
+	defer look.Stop()
 	end := e.end
 	wait := pollLeast
 	for killing := false; ; {
@@ -85,6 +97,8 @@ func (e *exec) await(pid int, exited <-chan unix.WaitStatus) (status unix.WaitSt
 			if asked == "" {
 				return status, "", ended
 			}
+		case <-look.C:
+			e.srv.oom.look()
 		case <-timeout:
 			timeout = nil
 			e.terminate(sandbox.ReasonTimeout, e.killGrace)

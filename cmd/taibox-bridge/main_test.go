@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,24 +27,50 @@ func program(t *testing.T) string {
 func TestHold(t *testing.T) {
 	name := program(t)
 	for _, sig := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		cmd := exec.Command(name, "hold")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		select {
-		case err := <-ended:
-			t.Fatalf("it ended by itself: %v", err)
-		case <-time.After(100 * time.Millisecond):
-		}
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; err != nil {
-			t.Errorf("%v: %v", sig, err)
+		// Nothing tells that it holds, and before that it dies of the signal: it
+		// gets more time to begin until it has had enough.
+		for wait := 100 * time.Millisecond; ; wait *= 2 {
+			err := holds(t, name, sig, wait)
+			if died(err, sig) && wait < 30*time.Second {
+				continue
+			}
+			if err != nil {
+				t.Errorf("%v after %v: %v", sig, wait, err)
+			}
+			break
 		}
 	}
+}
+
+// holds runs the program, sends it a signal after a while, and returns how it
+// ended.
+func holds(t *testing.T, name string, sig os.Signal, wait time.Duration) error {
+	t.Helper()
+	cmd := exec.Command(name, "hold")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended by itself: %v", err)
+	case <-time.After(wait):
+	}
+	if err := cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+	return <-ended
+}
+
+// died reports whether err is the end of a process by the signal.
+func died(err error, sig os.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == sig
 }
 
 func TestWrongUse(t *testing.T) {

@@ -68,6 +68,7 @@ func (d *Driver) startExec(ctx context.Context, b *box, spec sandbox.ExecSpec) (
 	e.d = d
 	run, problem := d.lookupLocked(b, e.spec.Args[0])
 	e.info.Error = problem
+	e.info.Clip()
 	b.pruneLocked()
 	b.execs[e.info.ID] = e
 	b.order = append(b.order, e)

@@ -85,7 +85,8 @@ const (
 )
 
 // ExecInfo is the record of an exec. What describes the end is written once,
-// after the process was reaped.
+// after the process was reaped. Of text that is very long it has the beginning:
+// see [ExecInfo.Clip].
 type ExecInfo struct {
 	ID       string     `json:"id"`
 	Box      string     `json:"box"`
@@ -158,7 +159,7 @@ type AttachOptions struct {
 	// Hold makes this the attached stream: it feeds the input, its
 	// acknowledgements hold the command back, and its going away counts as the
 	// client's. Without it the stream is a viewer. [ErrExecBusy] if the exec is
-	// held and Takeover is not set.
+	// held and Takeover is not set. One that has ended is held by nobody.
 	Hold     bool
 	Takeover bool
 	// NoFollow ends the stream at the present end of the log.

@@ -51,9 +51,11 @@ type Files interface {
 // FileWatcher is implemented by drivers with [FeatureFileWatch].
 type FileWatcher interface {
 	// WatchFiles tells what changes at path and below in a running box, as far
-	// as the user may look, until ctx or the box ends; then the channel is
-	// closed. A reader that falls behind misses events, and is told by a
-	// [FileGap].
+	// as the user may look, until ctx ends; then the channel is closed. A reader
+	// that falls behind misses events, and is told by a [FileGap]; so is one to
+	// whom more changes at once than are worth telling. A gap is also the last
+	// event before the channel is closed because the box ends, or because what
+	// is there has outgrown what can be watched.
 	WatchFiles(ctx context.Context, id, path string, o FileOptions) (<-chan FileEvent, error)
 }
 

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -195,6 +196,18 @@ func (c *Conn) WriteFrame(t Type, payload []byte) error {
 	return err
 }
 
+// Marshal is [json.Marshal] without what only HTML needs: escapes that make six
+// bytes of each <, > and &.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
 // WriteJSON writes one frame with v as JSON.
 func (c *Conn) WriteJSON(t Type, v any) error {
 	return c.WriteJSONWithFiles(t, v, nil)
@@ -202,7 +215,7 @@ func (c *Conn) WriteJSON(t Type, v any) error {
 
 // WriteJSONWithFiles writes one frame with v as JSON, and descriptors.
 func (c *Conn) WriteJSONWithFiles(t Type, v any, files []*os.File) error {
-	body, err := json.Marshal(v)
+	body, err := Marshal(v)
 	if err != nil {
 		return err
 	}

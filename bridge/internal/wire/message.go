@@ -13,12 +13,13 @@ import (
 // Op names what a request asks for.
 type Op string
 
-// The operations. All but the streams are answered by one TypeReply.
+// The operations. All but the streams and lists are answered by one TypeReply.
 const (
 	OpSetup   Op = "setup"   // Setup → Hello
 	OpExec    Op = "exec"    // Exec → ExecInfo, then a stream
 	OpAttach  Op = "attach"  // Attach → ExecInfo, then a stream
-	OpList    Op = "list"    // → []ExecInfo
+	OpExecs   Op = "execs"   // → ExecInfo of each, then a TypeEnd
+	OpList    Op = "list"    // → []ExecInfo; what older nodes ask for, and older bridges know
 	OpInspect Op = "inspect" // ID → ExecInfo
 	OpWait    Op = "wait"    // ID → ExecInfo, once it is final
 	OpKill    Op = "kill"    // Kill → {}
@@ -194,9 +195,10 @@ type Error struct {
 	Message string        `json:"message"`
 }
 
-// NewError prepares err for the wire.
+// NewError prepares err for the wire. What it quotes may be as long as what was
+// asked for.
 func NewError(err error) Error {
-	e := Error{Reason: reason.Of(err), Message: err.Error()}
+	e := Error{Reason: reason.Of(err), Message: sandbox.ClipText(err.Error())}
 	errors.As(err, &e.Errno)
 	return e
 }

@@ -17,6 +17,7 @@ func attach(e *env) {
 		{"busy-and-takeover", busyAndTakeover},
 		{"viewers-cannot-write", viewersCannotWrite},
 		{"ended", attachEnded},
+		{"ended-while-held", endedWhileHeld},
 		{"many-viewers", manyViewers},
 		{"close-wakes-recv", closeWakes},
 		{"bad-options", badAttach},
@@ -180,6 +181,25 @@ func attachEnded(e *env) {
 		if opts.Hold {
 			_, err := s.Write([]byte("x"))
 			e.wantErr(err, sandbox.ErrExecEnded)
+		}
+		e.ok(s.Close())
+	}
+}
+
+// endedWhileHeld leaves the first holder there: an exec that has ended keeps
+// nobody away.
+func endedWhileHeld(e *env) {
+	id := e.box()
+	first := e.stream(id, e.commands.Count(10))
+	e.eventually("the end", func() bool {
+		x, err := e.d.InspectExec(e.ctx, id, first.ID())
+		return err == nil && x.Done()
+	})
+	second, err := e.d.AttachExec(e.ctx, id, first.ID(), sandbox.AttachOptions{Hold: true})
+	e.ok(err)
+	for _, s := range []sandbox.Stream{first, second} {
+		if t := e.read(s, 0); string(t.out) != numbers(10) {
+			e.Errorf("came %q", t.out)
 		}
 		e.ok(s.Close())
 	}

@@ -74,9 +74,23 @@ func alreadyCancelled(e *env) {
 func execMidway(e *env) {
 	id := e.box()
 	spec := sandbox.ExecSpec{ID: sandbox.NewID("x-"), Args: e.commands.Trap(), KillGrace: 200 * time.Millisecond}
+	ctx, cancel := context.WithCancelCause(e.ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := e.d.Exec(ctx, id, spec)
+		ended <- err
+	}()
+	var s sandbox.Stream
+	e.eventually("the exec is there", func() bool {
+		var err error
+		s, err = e.d.AttachExec(e.ctx, id, spec.ID, sandbox.AttachOptions{})
+		return err == nil
+	})
+	defer s.Close()
+	e.waitFor(s, "ready")
 	e.soon("a cancelled exec", func() {
-		_, err := e.d.Exec(e.midway(300*time.Millisecond), id, spec)
-		e.wantErr(err, errCause)
+		cancel(errCause)
+		e.wantErr(<-ended, errCause)
 	})
 	// It is killed with its tree, whatever it ignores.
 	x := e.wait(id, spec.ID)

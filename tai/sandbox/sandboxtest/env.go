@@ -260,7 +260,7 @@ func (e *env) soon(what string, f func()) {
 	e.Helper()
 	began := time.Now()
 	f()
-	if took := time.Since(began); took > e.patience/4 {
+	if took := time.Since(began); took > e.patience/2 {
 		e.Errorf("%s took %v", what, took)
 	}
 }

@@ -21,6 +21,7 @@ func execs(e *env) {
 		{"A13-reasons", reasons},
 		{"codes", codes},
 		{"record", record},
+		{"record-of-long-words", longRecord},
 		{"user-and-directory", userAndDir},
 		{"list", listExecs},
 	})
@@ -204,7 +205,7 @@ func reasons(e *env) {
 	if died.Signal != "SIGSEGV" {
 		e.Errorf("the signal is %q", died.Signal)
 	}
-	late := e.run(id, e.commands.Sleep(time.Hour), func(s *sandbox.ExecSpec) { s.Timeout = 100 * time.Millisecond })
+	late := e.run(id, e.commands.Sleep(time.Hour), func(s *sandbox.ExecSpec) { s.Timeout, s.KillGrace = 100*time.Millisecond, time.Hour })
 	e.wantEnd(late.ExecInfo, sandbox.ReasonTimeout, 143)
 
 	killed := e.stream(id, e.commands.Sleep(time.Hour))
@@ -220,7 +221,7 @@ func reasons(e *env) {
 	}
 
 	stopped := e.stream(id, e.commands.Sleep(time.Hour))
-	e.ok(e.d.Stop(e.ctx, id, time.Second))
+	e.ok(e.d.Stop(e.ctx, id, time.Hour))
 	e.wantEnd(e.wait(id, stopped.ID()), sandbox.ReasonStop, 143)
 }
 

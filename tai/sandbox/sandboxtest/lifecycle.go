@@ -170,8 +170,14 @@ func stopCreated(e *env) {
 // stopSignals gives commands the time of the grace, and no more.
 func stopSignals(e *env) {
 	id := e.started()
-	polite := e.stream(id, e.commands.TrapExit(7))
-	e.waitFor(polite, "ready")
+	seven, eight := e.stream(id, e.commands.TrapExit(7)), e.stream(id, e.commands.TrapExit(8))
+	e.waitFor(seven, "ready")
+	e.waitFor(eight, "ready")
+	e.soon("a stop that nothing holds up", func() { e.ok(e.d.Stop(e.ctx, id, time.Hour)) })
+	e.wantEnd(e.wait(id, seven.ID()), sandbox.ReasonStop, 7)
+	e.wantEnd(e.wait(id, eight.ID()), sandbox.ReasonStop, 8)
+
+	e.ok(e.d.Start(e.ctx, id))
 	deaf := e.stream(id, e.commands.Trap())
 	e.waitFor(deaf, "ready")
 	began := time.Now()
@@ -179,7 +185,6 @@ func stopSignals(e *env) {
 	if took := time.Since(began); took < 400*time.Millisecond {
 		e.Errorf("a stop with a grace of 500ms was done after %v, though a command did not end", took)
 	}
-	e.wantEnd(e.wait(id, polite.ID()), sandbox.ReasonStop, 7)
 	e.wantEnd(e.wait(id, deaf.ID()), sandbox.ReasonStop, 137)
 	e.wantState(id, sandbox.StateStopped)
 }
