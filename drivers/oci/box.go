@@ -25,10 +25,11 @@ type box struct {
 	rec     record
 	live    *liveBox                // nil unless running
 	execs   map[string]*execFile    // by ID; the entrypoint's too
+	asking  chan struct{}           // holds a token while the bridge is asked about doubtful execs
 	kills   int64                   // OOM kills of this run that befell execs
 	removal chan struct{}           // closed when the removal under way ends; nil without one
 	remErr  error                   // its outcome
-	abort   context.CancelCauseFunc // hurries the start or stop under way; nil without one
+	abort   context.CancelCauseFunc // hurries what is under way, or ends it; nil without any
 	gone    bool
 }
 
@@ -37,12 +38,13 @@ type liveBox struct {
 	run    run
 	bridge *bridge.Client
 	died   chan struct{} // closed when PID 1 has ended
+	doubt  chan struct{} // signals that there is a doubtful exec
 	letGo  context.CancelCauseFunc
 	jobs   sync.WaitGroup // what follows the run's execs
 }
 
 func newBox(d *Driver, rec record) *box {
-	return &box{d: d, id: rec.Spec.ID, op: make(chan struct{}, 1), rec: rec, execs: map[string]*execFile{}}
+	return &box{d: d, id: rec.Spec.ID, op: make(chan struct{}, 1), rec: rec, execs: map[string]*execFile{}, asking: make(chan struct{}, 1)}
 }
 
 // acquire waits for the box's turn.

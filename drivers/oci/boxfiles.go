@@ -115,16 +115,11 @@ func (b *box) visit(ctx context.Context, o sandbox.FileOptions) (_ *reach, err e
 	}()
 	b.mu.Lock()
 	b.abort = abort
-	left, removing := b.rec.Run, b.removal != nil
+	err = b.unfitLocked()
 	o.User = cmp.Or(o.User, b.rec.user())
 	b.mu.Unlock()
-	if removing {
-		return nil, sandbox.ErrRemoving
-	}
-	if left != nil { // of a run that could not be cleared up
-		if err := d.teardown(ctx, b.id, left); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	live, err := b.launch(ctx, newTrace(ctx), &undo)
 	if err != nil {

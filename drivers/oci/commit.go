@@ -23,17 +23,27 @@ func (d *Driver) Commit(ctx context.Context, id, name string, change sandbox.Ima
 }
 
 func (b *box) commit(ctx context.Context, name string, change sandbox.ImageChange) (sandbox.ImageInfo, error) {
-	// Its turn keeps the box from being started, stopped or removed meanwhile.
+	// Its turn keeps the box from being started or stopped meanwhile. A removal
+	// ends it.
 	if err := b.acquire(ctx); err != nil {
 		return sandbox.ImageInfo{}, err
 	}
 	defer b.release()
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
 	b.mu.Lock()
-	gone, digest := b.gone, b.rec.ImageDigest
+	err := b.unfitLocked()
+	digest := b.rec.ImageDigest
+	b.abort = abort
 	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.abort = nil
+		b.mu.Unlock()
+	}()
 	switch {
-	case gone:
-		return sandbox.ImageInfo{}, sandbox.ErrNotFound
+	case err != nil:
+		return sandbox.ImageInfo{}, err
 	case digest == "":
 		return sandbox.ImageInfo{}, reason.WithHint(
 			fmt.Errorf("%w: it is made of the built-in image %s, which has no layers to add to", sandbox.ErrUnsupported, sandbox.HostFS),

@@ -121,6 +121,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, err
 	}
 	d.goRun(d.firewall.run)
+	d.goRun(d.finishRemovals)
 	d.goRun(d.warmHostFS)
 	if cfg.PoolSize > 0 {
 		d.goRun(d.pool.run)
@@ -166,11 +167,7 @@ func (d *Driver) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	d.network = &network{instance: d.cfg.Instance, slot: d.slot}
-	resolvers, err := d.resolvers()
-	if err != nil {
-		return err
-	}
-	d.firewall = &firewall{net: d.network, resolvers: resolvers, log: d.log}
+	d.firewall = &firewall{net: d.network, lookup: d.resolvers, log: d.log}
 	if err := d.firewall.install(); err != nil {
 		return err
 	}

@@ -24,6 +24,9 @@ import (
 type execFile struct {
 	info   sandbox.ExecInfo
 	cgroup string // directory; empty once removed
+	// doubtful says that the bridge was asked for it, and that its answer never
+	// came: the exec may have begun, may begin yet, or never will.
+	doubtful bool
 }
 
 func (d *Driver) execPath(box, exec, ext string) string {
@@ -82,6 +85,7 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 		return nil, err
 	}
 	e := &execFile{info: sandbox.ExecInfo{ID: spec.ID, Box: b.id, Args: spec.Args, State: sandbox.ExecStarting, Started: time.Now().UTC()}}
+	e.info.Clip()
 	b.mu.Lock()
 	_, taken := b.execs[spec.ID]
 	if !taken {
@@ -91,12 +95,10 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 	if taken {
 		return nil, fmt.Errorf("exec %s: %w", spec.ID, sandbox.ErrExecExists)
 	}
+	asked := false
 	defer func() {
-		if err != nil {
-			b.mu.Lock()
-			delete(b.execs, spec.ID)
-			b.mu.Unlock()
-			err = errors.Join(err, b.removeExecFiles(e))
+		if err != nil && !(asked && b.mayHaveBegun(ctx, live, e, err)) {
+			err = errors.Join(err, b.dropExec(e))
 		}
 	}()
 	log, err := os.OpenFile(b.d.execPath(b.id, spec.ID, ".log"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -123,6 +125,7 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 		b.mu.Unlock()
 		files.Cgroup, files.CgroupKill, files.CgroupEvents = cg.self, cg.kill, cg.events
 	}
+	asked = true
 	s, err := live.bridge.StartExec(ctx, spec, files)
 	if err != nil {
 		return nil, err
@@ -273,16 +276,18 @@ func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox
 		ctx, cancel := answering(ctx)
 		defer cancel()
 		s, err := live.bridge.AttachExec(ctx, execID, opts)
-		if err == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
-			if err != nil {
-				return nil, wrapExec("attach to", execID, id, b.fate(live, err))
-			}
+		if err == nil {
 			return &execStream{Stream: s, box: b, live: live}, nil
 		}
-	}
-	if e != nil && live != nil && b.neverBegan(e) {
-		b.forgetExec(e)
-		e = nil
+		doubtful := errors.Is(err, sandbox.ErrExecNotFound) && b.inDoubt(execID)
+		if doubtful {
+			if err = b.settleExecs(ctx, live); err == nil {
+				return d.AttachExec(ctx, id, execID, opts)
+			}
+		}
+		if doubtful || !errors.Is(err, sandbox.ErrExecNotFound) {
+			return nil, wrapExec("attach to", execID, id, b.fate(live, err))
+		}
 	}
 	if e == nil {
 		return nil, wrapExec("attach to", execID, id, sandbox.ErrExecNotFound)
@@ -302,14 +307,6 @@ func (d *Driver) AttachExec(ctx context.Context, id, execID string, opts sandbox
 	}
 	s, err := bridge.OpenLog(log, info, opts)
 	return s, wrapExec("read the log of", execID, id, err)
-}
-
-// neverBegan reports an exec of which an earlier process left a log and no
-// more: it ended before it told the bridge. Whoever asked for it may again.
-func (b *box) neverBegan(e *execFile) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return !e.info.Done() && e.info.Args == nil
 }
 
 func wrapExec(verb, execID, id string, err error) error {
@@ -423,7 +420,7 @@ func (d *Driver) KillExec(ctx context.Context, id, execID string, opts sandbox.K
 	err = live.bridge.KillExec(ctx, execID, opts)
 	if errors.Is(err, sandbox.ErrExecNotFound) {
 		b.mu.Lock()
-		if b.execs[execID] != nil {
+		if e := b.execs[execID]; e != nil && !e.doubtful {
 			err = sandbox.ErrExecEnded
 		}
 		b.mu.Unlock()

@@ -25,7 +25,8 @@ const (
 
 // watchExecs keeps the records of a live box's execs until its bridge is gone.
 func (b *box) watchExecs(ctx context.Context, live *liveBox) {
-	for ctx.Err() == nil {
+	for wait := execSettle; ctx.Err() == nil; wait = min(2*wait, execSettleMost) {
+		begun := time.Now()
 		w, err := live.bridge.Watch(ctx)
 		if err == nil {
 			for {
@@ -37,12 +38,15 @@ func (b *box) watchExecs(ctx context.Context, live *liveBox) {
 			}
 			w.Close() //nolint:errcheck // it has ended
 		}
+		if time.Since(begun) > execSettleMost {
+			wait = execSettle
+		}
 		select {
 		case <-live.died:
 			return
 		case <-ctx.Done():
 			return
-		case <-time.After(execSettle):
+		case <-time.After(wait):
 			b.d.log.Debug("watching execs again", slog.String("box", b.id), slog.Any("err", err))
 		}
 	}
@@ -66,7 +70,7 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 		info.Args = e.info.Args
 	}
 	news := e.info.State != info.State
-	e.info = info
+	e.info, e.doubtful = info, false
 	labels := b.rec.Spec.Labels
 	b.mu.Unlock()
 	if !news {
@@ -127,14 +131,18 @@ func (b *box) returnCgroups() {
 }
 
 // loadExecs reads the kept records.
-func (b *box) loadExecs() error {
+func (b *box) loadExecs() {
 	dir := filepath.Join(b.d.boxDir(b.id), "execs")
+	b.d.sweepTemporary(dir)
 	for _, name := range list(dir) {
 		id, isLog := strings.CutSuffix(name, ".log")
 		var info sandbox.ExecInfo
 		if isLog {
 			if _, known := b.execs[id]; !known && sandbox.ValidateID(id) == nil {
-				b.execs[id] = &execFile{info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}, cgroup: b.d.cgroups.execDir(b.id, id)}
+				// The earlier process may have ended before it told the bridge.
+				b.execs[id] = &execFile{
+					info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}, cgroup: b.d.cgroups.execDir(b.id, id), doubtful: true,
+				}
 			}
 			continue
 		}
@@ -148,7 +156,6 @@ func (b *box) loadExecs() error {
 		}
 		b.execs[id] = &execFile{info: info, cgroup: b.d.cgroups.execDir(b.id, id)}
 	}
-	return nil
 }
 
 // loseExecs closes the records of execs whose end nobody saw.
@@ -158,7 +165,7 @@ func (b *box) loseExecs() {
 	for _, e := range b.execs {
 		if !e.info.Done() {
 			e.info.State, e.info.Reason = sandbox.ExecLost, sandbox.ReasonLost
-			e.info.Ended = time.Now().UTC()
+			e.info.Ended, e.doubtful = time.Now().UTC(), false
 			lost = append(lost, e.info)
 		}
 	}
@@ -195,11 +202,10 @@ func (b *box) trimExecs() {
 	}
 }
 
-// forgetExec drops a finished exec everywhere.
+// forgetExec drops an exec that does not run, everywhere.
 func (b *box) forgetExec(e *execFile) {
 	b.mu.Lock()
 	live := b.live
-	delete(b.execs, e.info.ID)
 	b.mu.Unlock()
 	if live != nil {
 		ctx, cancel := context.WithTimeoutCause(b.d.ctx, drainTimeout, sandbox.ErrBridgeLost)
@@ -208,9 +214,21 @@ func (b *box) forgetExec(e *execFile) {
 			b.d.log.Warn("exec is not forgotten", slog.String("box", b.id), slog.String("exec", e.info.ID), slog.Any("err", err))
 		}
 	}
-	if err := b.removeExecFiles(e); err != nil {
+	if err := b.dropExec(e); err != nil {
 		b.d.log.Warn("files of exec are left", slog.String("box", b.id), slog.String("exec", e.info.ID), slog.Any("err", err))
 	}
+}
+
+// dropExec deletes what the node has of an exec. Its ID is free only when its
+// files are gone.
+func (b *box) dropExec(e *execFile) error {
+	err := b.removeExecFiles(e)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.execs[e.info.ID] == e {
+		delete(b.execs, e.info.ID)
+	}
+	return err
 }
 
 // removeExecFiles deletes what an exec has on disk and its cgroup.

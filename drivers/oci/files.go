@@ -2,12 +2,6 @@ package oci
 
 import "os"
 
-// exists reports whether there is something at a path.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
 // mkdirs makes directories with exactly the given mode.
 func mkdirs(mode os.FileMode, dirs ...string) error {
 	for _, d := range dirs {

@@ -9,38 +9,96 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/reason"
 )
 
-const dnsPort = 53
+const (
+	dnsPort = 53
+	// maxResolvers is how many of them programs ask that read resolv.conf.
+	maxResolvers = 3
+)
 
 // closedRanges are the IPv4 networks that no box reaches: private, shared,
-// link-local (metadata services), loopback, multicast and reserved ones, and
-// the metadata addresses that some clouds put elsewhere.
+// link-local, loopback, multicast and reserved ones. Metadata services are in
+// them, but for Azure's platform address.
 var closedRanges = []string{
-	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-	"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
+	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
+	"192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
 }
 
 // firewall is the instance's own nftables table. It outlives the server.
 //
 // What comes from a box may leave for public addresses, and reach the
-// machine's resolvers through the gateway's port 53; all else is dropped.
+// machine's resolvers through port 53 of the nameservers; all else is dropped.
 type firewall struct {
-	net       *network
-	resolvers []netip.Addr
-	log       *slog.Logger
+	net    *network
+	lookup func() ([]netip.Addr, error) // finds the resolvers, the preferred one first
+	log    *slog.Logger
+
+	mu        sync.Mutex
+	resolvers []netip.Addr // that the table knows
 }
 
 func (f *firewall) tableName() string { return "taibox-" + f.net.instance }
 
+// nameserver returns one of the addresses that stand for the machine's
+// resolvers in boxes: the gateway, then what follows the boxes' addresses. Each
+// stands for one, so that programs do what they always do when one is silent.
+func (f *firewall) nameserver(i int) netip.Addr {
+	if i == 0 {
+		return f.net.slot.gateway()
+	}
+	return f.net.slot.addr(boxesPerSlot - 1 + i)
+}
+
+// nameservers returns what a box's resolv.conf is to name.
+func (f *firewall) nameservers() []netip.Addr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []netip.Addr
+	for i := range max(len(f.resolvers), 1) {
+		out = append(out, f.nameserver(i))
+	}
+	return out
+}
+
+// upstreams returns the resolvers that boxes' questions go to.
+func (f *firewall) upstreams() ([]netip.Addr, error) {
+	found, err := f.lookup()
+	return found[:min(len(found), maxResolvers)], err
+}
+
+// follow makes the table know the machine's resolvers as they are now. A moment
+// without any is passed over.
+func (f *firewall) follow() error {
+	found, err := f.upstreams()
+	f.mu.Lock()
+	same := slices.Equal(found, f.resolvers)
+	f.mu.Unlock()
+	if err != nil || len(found) == 0 || same {
+		return err
+	}
+	if err := f.install(); err != nil {
+		return err
+	}
+	f.log.Info("boxes' DNS questions go to other resolvers", slog.Any("resolvers", found))
+	return nil
+}
+
 // install replaces the table in one transaction, and turns forwarding on.
 func (f *firewall) install() error {
+	resolvers, err := f.upstreams()
+	if err != nil {
+		return err
+	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return fmt.Errorf("turn IPv4 forwarding on: %w", err)
 	}
@@ -56,11 +114,16 @@ func (f *firewall) install() error {
 	if err := c.AddSet(closed, closedElements()); err != nil {
 		return fmt.Errorf("nftables set of closed ranges: %w", err)
 	}
-	f.addNAT(c, table)
-	f.addFilter(c, table, closed)
+	f.addSource(c, table)
+	f.addNAT(c, table, resolvers)
+	f.addFilter(c, table, closed, resolvers)
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("install nftables table %s: %w", f.tableName(), err)
+		err = fmt.Errorf("install nftables table %s: %w", f.tableName(), err)
+		return reason.WithHint(err, "`taibox doctor` tells which part of nftables is missing")
 	}
+	f.mu.Lock()
+	f.resolvers = resolvers
+	f.mu.Unlock()
 	return nil
 }
 
@@ -78,18 +141,30 @@ func closedElements() []nftables.SetElement {
 	return out
 }
 
-// addNAT sends the gateway's port 53 to the machine's resolvers, and gives
-// what leaves the machine its address.
-func (f *firewall) addNAT(c *nftables.Conn, table *nftables.Table) {
+// addSource binds boxes to their addresses: no packet passes that comes from
+// where its answer would not go. The interfaces' own filter of reverse paths
+// would do the same, did not the machine's setting overrule it.
+func (f *firewall) addSource(c *nftables.Conn, table *nftables.Table) {
+	pre := c.AddChain(&nftables.Chain{
+		Name: "source", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	c.AddRule(&nftables.Rule{Table: table, Chain: pre, Exprs: rule(f.fromBox(), noWayBack(), verdict(expr.VerdictDrop))})
+}
+
+// addNAT sends port 53 of the nameservers to the machine's resolvers, and gives
+// what leaves the machine its address. Boxes may know more nameservers than
+// there are resolvers by now.
+func (f *firewall) addNAT(c *nftables.Conn, table *nftables.Table, resolvers []netip.Addr) {
 	pre := c.AddChain(&nftables.Chain{
 		Name: "prerouting", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
 	})
-	if len(f.resolvers) > 0 {
-		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			exprs := rule(f.fromBox(), daddr(f.net.slot.gateway()), dport(proto, dnsPort))
+	for i := 0; i < maxResolvers && len(resolvers) > 0; i++ {
+		for _, dns := range dnsQuestions() {
+			exprs := rule(f.fromBox(), daddr(f.nameserver(i)), dns)
 			exprs = append(exprs,
-				&expr.Immediate{Register: 1, Data: f.resolvers[0].AsSlice()},
+				&expr.Immediate{Register: 1, Data: resolvers[i%len(resolvers)].AsSlice()},
 				&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1})
 			c.AddRule(&nftables.Rule{Table: table, Chain: pre, Exprs: exprs})
 		}
@@ -103,9 +178,8 @@ func (f *firewall) addNAT(c *nftables.Conn, table *nftables.Table) {
 }
 
 // addFilter closes the machine and everything that is not public.
-func (f *firewall) addFilter(c *nftables.Conn, table *nftables.Table, closed *nftables.Set) {
+func (f *firewall) addFilter(c *nftables.Conn, table *nftables.Table, closed *nftables.Set, resolvers []netip.Addr) {
 	accept, drop := verdict(expr.VerdictAccept), verdict(expr.VerdictDrop)
-	resolver := rule(f.fromBox(), dnatted(), []expr.Any{})
 	input := c.AddChain(&nftables.Chain{
 		Name: "input", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter,
@@ -117,14 +191,15 @@ func (f *firewall) addFilter(c *nftables.Conn, table *nftables.Table, closed *nf
 	add := func(chain *nftables.Chain, parts ...[]expr.Any) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule(parts...)})
 	}
-	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		add(input, resolver, dport(proto, dnsPort), accept)
+	for _, r := range resolvers {
+		for _, dns := range dnsQuestions() {
+			// Others' tables send questions elsewhere too: those are not ours to let through.
+			add(input, f.fromBox(), dnatted(), daddr(r), dns, accept)
+			add(forward, f.fromBox(), dnatted(), daddr(r), dns, accept)
+		}
 	}
 	add(input, f.fromBox(), drop)
 
-	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		add(forward, resolver, dport(proto, dnsPort), accept)
-	}
 	add(forward, f.fromBox(), f.oif(expr.CmpOpEq), refuse()) // other boxes
 	add(forward, f.fromBox(), daddrIn(closed), refuse())
 	add(forward, f.fromBox(), accept)
@@ -158,13 +233,17 @@ func (f *firewall) remove() error {
 	return c.Flush()
 }
 
-// run keeps the instance's accept in other tables that drop forwarded packets.
+// run keeps the instance's accept in other tables that drop forwarded packets,
+// and follows the machine's resolvers.
 func (f *firewall) run(ctx context.Context) {
 	tick := time.NewTicker(firewallTick)
 	defer tick.Stop()
 	for {
 		if err := f.openOthers(); err != nil {
 			f.log.Warn("boxes may have no network: another table drops forwarded packets", slog.Any("err", err))
+		}
+		if err := f.follow(); err != nil {
+			f.log.Warn("boxes' DNS questions go to the resolvers that the machine had", slog.Any("err", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -284,6 +363,19 @@ func saddrIn(p netip.Prefix) []expr.Any {
 
 func loadIPv4(offset uint32) expr.Any {
 	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
+}
+
+// noWayBack matches a packet whose source is not routed to where it comes from.
+func noWayBack() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// dnsQuestions match what goes to a resolver's port, by UDP and by TCP.
+func dnsQuestions() [][]expr.Any {
+	return [][]expr.Any{dport(unix.IPPROTO_UDP, dnsPort), dport(unix.IPPROTO_TCP, dnsPort)}
 }
 
 func dport(proto byte, port uint16) []expr.Any {

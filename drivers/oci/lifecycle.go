@@ -62,7 +62,9 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Info,
 		}
 	}()
 	undo.Push(func(context.Context) error {
-		d.forget(b)
+		if b.rec.Phase != phaseRemoving {
+			d.forget(b)
+		}
 		return nil
 	})
 	if err := d.step("create", "image", spec.ID); err != nil {
@@ -102,7 +104,13 @@ func (d *Driver) makeBoxDir(b *box, undo *lifecycle.Stack) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	undo.Push(func(context.Context) error { return d.deleteBoxDir(b.id) })
+	undo.Push(func(context.Context) error {
+		err := d.deleteBoxDir(b.id)
+		if err != nil {
+			b.halfRemoved(err)
+		}
+		return err
+	})
 	if err := d.saveRecord(&b.rec); err != nil {
 		return err
 	}
@@ -186,13 +194,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	b.mu.Lock()
-	switch {
-	case b.gone:
-		err = sandbox.ErrNotFound
-	case b.removal != nil:
-		err = sandbox.ErrRemoving
-	}
-	if err != nil || b.live != nil {
+	if err = b.unfitLocked(); err != nil || b.live != nil {
 		b.mu.Unlock()
 		return wrapBox("start", id, err)
 	}
@@ -203,6 +205,19 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	b.abort = nil
 	b.mu.Unlock()
 	return wrapBox("start", id, err)
+}
+
+// unfitLocked says why nothing can be started in a box; nil if it can.
+func (b *box) unfitLocked() error {
+	switch {
+	case b.gone:
+		return sandbox.ErrNotFound
+	case b.removal != nil, b.rec.Phase == phaseRemoving:
+		return sandbox.ErrRemoving
+	case b.rec.unreadable():
+		return fmt.Errorf("%w: its record cannot be read, so that it can only be removed", sandbox.ErrNotRunning)
+	}
+	return nil
 }
 
 func wrapBox(verb, id string, err error) error {
@@ -324,9 +339,33 @@ func (b *box) remove(ctx context.Context) error {
 	if err := d.step("remove", "intent", b.id); err != nil {
 		return err
 	}
+	if err := mkdirs(0o700, d.boxDir(b.id)); err != nil { // of what was found there may be none
+		return noSpace(err)
+	}
 	if err := b.note(func(r *record) { r.Phase, r.State, r.Reason = phaseRemoving, sandbox.StateRemoving, "user" }); err != nil {
 		return err
 	}
+	if err := b.unmake(ctx); err != nil {
+		b.halfRemoved(err)
+		return err
+	}
+	d.forget(b)
+	d.images.Release(b.rec.ImageDigest)
+	d.events.publish(sandbox.Event{Type: sandbox.EventRemoved, Box: b.id, Labels: b.rec.Spec.Labels, Reason: b.rec.Reason})
+	return nil
+}
+
+// halfRemoved keeps a box whose removal could not be finished, with the cause:
+// its ID stays taken until a further removal has come to its end.
+func (b *box) halfRemoved(cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rec.Phase, b.rec.State, b.rec.Error = phaseRemoving, sandbox.StateRemoving, cause.Error()
+}
+
+// unmake takes away all that there is of a box whose removal is on record.
+func (b *box) unmake(ctx context.Context) error {
+	d := b.d
 	if err := d.step("remove", "end", b.id); err != nil {
 		return err
 	}
@@ -334,27 +373,20 @@ func (b *box) remove(ctx context.Context) error {
 	live, last := b.live, b.rec.Run
 	b.live = nil
 	b.mu.Unlock()
-	if last == nil && exists(d.runDir(b.id)) {
-		last = &run{Index: -1} // its record did not tell
-	}
+	var err error
 	if last != nil {
-		if err := d.teardown(ctx, b.id, last); err != nil {
-			return err
-		}
+		err = d.teardown(ctx, b.id, last)
 	}
 	if live != nil {
 		live.end()
 	}
+	if err != nil {
+		return err
+	}
 	if err := d.step("remove", "files", b.id); err != nil {
 		return err
 	}
-	if err := d.deleteBoxDir(b.id); err != nil {
-		return err
-	}
-	d.forget(b)
-	d.images.Release(b.rec.ImageDigest)
-	d.events.publish(sandbox.Event{Type: sandbox.EventRemoved, Box: b.id, Labels: b.rec.Spec.Labels, Reason: b.rec.Reason})
-	return nil
+	return d.deleteBoxDir(b.id)
 }
 
 // end stops a running box: the bridge first gets grace to end its commands.

@@ -70,9 +70,8 @@ func (n *network) attach(p pair, addr netip.Addr) (err error) {
 
 // setUpOutside makes the machine's end of a veth.
 func (n *network) setUpOutside(name string, addr netip.Addr) error {
-	// Strict reverse path filtering binds the box's source address to its interface.
-	for key, value := range map[string]string{"ipv4/conf/%s/rp_filter": "1", "ipv4/conf/%s/forwarding": "1", "ipv6/conf/%s/disable_ipv6": "1"} {
-		if err := os.WriteFile(filepath.Join("/proc/sys/net", fmt.Sprintf(key, name)), []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, key := range []string{"ipv4/conf/%s/forwarding", "ipv6/conf/%s/disable_ipv6"} {
+		if err := os.WriteFile(filepath.Join("/proc/sys/net", fmt.Sprintf(key, name)), []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("set "+key+": %w", name, err)
 		}
 	}

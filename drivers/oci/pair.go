@@ -20,11 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poolPrefix names everything that is made ahead of a box.
-const poolPrefix = "pool-"
+// poolDir names what is made ahead of a box. No ID of a box ends like that.
+func poolDir(index int) string { return "pool-" + strconv.Itoa(index) + "-" }
 
 // pair is a user namespace and the network namespace that it owns, kept alive
-// by mounts in a directory: pool-<index> while it waits, the box's afterwards.
+// by mounts in a directory: pool-<index>- while it waits, the box's afterwards.
 // The move is one rename, so a crash leaves one or the other.
 type pair struct {
 	index int
@@ -148,7 +148,7 @@ func (pp *pairPool) make(ctx context.Context) (_ pair, err error) {
 	if err != nil {
 		return pair{}, err
 	}
-	p := pair{index: index, dir: filepath.Join(pp.dir, poolPrefix+strconv.Itoa(index))}
+	p := pair{index: index, dir: filepath.Join(pp.dir, poolDir(index))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make namespaces: %w", err), pp.discard(p))

@@ -161,6 +161,15 @@ func (s *slot) hostID(index int) uint32 {
 	return firstHostID + uint32(s.number*boxesPerSlot+index)*idsPerBox
 }
 
+// index is the opposite of hostID; -1 for an id that is not the first of a box.
+func (s *slot) index(hostID uint32) int {
+	i := (int(hostID)-firstHostID)/idsPerBox - s.number*boxesPerSlot
+	if i < 0 || i >= boxesPerSlot || s.hostID(i) != hostID {
+		return -1
+	}
+	return i
+}
+
 // addr returns the address of the box with an index.
 func (s *slot) addr(index int) netip.Addr {
 	b := s.subnet.Addr().As4()

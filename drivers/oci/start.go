@@ -57,12 +57,18 @@ func (b *box) start(ctx context.Context) (err error) {
 }
 
 // launch makes a run of the box: namespaces, root file system and the bridge.
-// Whatever is made goes again by undo, and the record says so.
+// Whatever is made goes again by undo, and the record says so. What is left of
+// a run that could not be cleared up goes first.
 func (b *box) launch(ctx context.Context, trace *trace, undo *lifecycle.Stack) (*liveBox, error) {
 	d := b.d
 	b.mu.Lock()
 	before := b.rec
 	b.mu.Unlock()
+	if before.Run != nil {
+		if err := d.teardown(ctx, b.id, before.Run); err != nil {
+			return nil, err
+		}
+	}
 	var r *run
 	undo.Push(func(ctx context.Context) error {
 		if r != nil {
@@ -244,7 +250,9 @@ func (b *box) etcFiles(p pair) []rootFile {
 	own := "127.0.0.1"
 	if b.rec.Spec.Network == sandbox.NetworkInternet {
 		own = d.slot.addr(p.index).String()
-		fmt.Fprintf(&resolv, "nameserver %s\n", d.slot.gateway())
+		for _, ns := range d.firewall.nameservers() {
+			fmt.Fprintf(&resolv, "nameserver %s\n", ns)
+		}
 	}
 	fmt.Fprintf(&hosts, "%s\t%s\n", own, host)
 	for _, h := range b.rec.Spec.ExtraHosts {
@@ -333,7 +341,7 @@ func (b *box) connect(ctx context.Context, r run) (*liveBox, error) {
 }
 
 func newLiveBox(r run, client *bridge.Client) *liveBox {
-	return &liveBox{run: r, bridge: client, died: make(chan struct{}), letGo: func(error) {}}
+	return &liveBox{run: r, bridge: client, died: make(chan struct{}), doubt: make(chan struct{}, 1), letGo: func(error) {}}
 }
 
 // dialBridge reaches a box's bridge by its socket on this machine.
@@ -355,6 +363,7 @@ func (b *box) follow(live *liveBox, jobs ...func(context.Context, *liveBox)) {
 	b.live, b.kills = live, 0
 	b.mu.Unlock()
 	live.jobs.Go(func() { b.watchExecs(ctx, live) })
+	live.jobs.Go(func() { b.watchDoubts(ctx, live) })
 	for _, job := range jobs {
 		live.jobs.Go(func() { job(ctx, live) })
 	}

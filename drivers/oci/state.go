@@ -53,6 +53,9 @@ type record struct {
 	Run *run `json:"run,omitempty"`
 }
 
+// unreadable reports a record that stands for one which says nothing.
+func (r *record) unreadable() bool { return r.Version != recordVersion }
+
 // run describes one run of a box. Nothing outside is signalled on the strength
 // of a pid alone: boot and start time must agree.
 type run struct {

@@ -27,11 +27,24 @@ func TestSlotsAreDisjoint(t *testing.T) {
 				t.Fatalf("slot %d box %d: host id %d is taken or out of range", n, i, id)
 			}
 			ids[id] = true
+			if s.index(id) != i || s.index(id+1) != -1 {
+				t.Fatalf("slot %d box %d: host ids %d and the next are of %d and %d", n, i, id, s.index(id), s.index(id+1))
+			}
 			a := s.addr(i)
 			if addrs[a] || !s.subnet.Contains(a) || a == s.gateway() {
 				t.Fatalf("slot %d box %d: address %v is taken or out of %v", n, i, a, s.subnet)
 			}
 			addrs[a] = true
+		}
+	}
+}
+
+// A host id of another slot, or of none, is no box's of this one.
+func TestForeignHostID(t *testing.T) {
+	s := &slot{number: 3}
+	for _, id := range []uint32{0, 1000, firstHostID - 1, (&slot{number: 2}).hostID(boxesPerSlot - 1), (&slot{number: 4}).hostID(0), 1<<32 - 1} {
+		if i := s.index(id); i != -1 {
+			t.Errorf("host id %d is of box %d", id, i)
 		}
 	}
 }
@@ -51,12 +64,12 @@ func TestSlotsAreClosed(t *testing.T) {
 
 // S05: what no box may reach, in the spelling that the packet filter sees.
 func TestS05ClosedRanges(t *testing.T) {
-	for _, a := range []string{"169.254.169.254", "100.100.100.200", "192.0.0.192", "10.0.0.1", "172.31.255.255", "192.168.1.1", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "198.19.0.1"} {
+	for _, a := range []string{"169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "10.0.0.1", "172.31.255.255", "192.168.1.1", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "198.19.0.1"} {
 		if !slices.ContainsFunc(closedRanges, func(r string) bool { return netip.MustParsePrefix(r).Contains(netip.MustParseAddr(a)) }) {
 			t.Errorf("%s is open", a)
 		}
 	}
-	for _, a := range []string{"1.1.1.1", "11.22.33.7", "172.32.0.1", "192.0.2.1", "223.255.255.255", "100.128.0.1"} {
+	for _, a := range []string{"1.1.1.1", "11.22.33.7", "172.32.0.1", "192.0.2.1", "223.255.255.255", "100.128.0.1", "168.63.129.15", "168.63.129.17"} {
 		if slices.ContainsFunc(closedRanges, func(r string) bool { return netip.MustParsePrefix(r).Contains(netip.MustParseAddr(a)) }) {
 			t.Errorf("%s is closed", a)
 		}

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 // Write replaces a file, with mode 0600. When it returns the new contents are
@@ -67,6 +70,36 @@ func replace(path string, data []byte, settle func(*os.File) error) (err error) 
 		return err
 	}
 	return tmp.Close()
+}
+
+// Sweep removes what replacements that were cut short have left in a directory.
+// Nobody may be replacing anything there. An absent directory has nothing.
+func Sweep(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Type().IsRegular() && temporary(e.Name()) {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// temporary reports a name that replace gives: a dot, the file's name, a dot
+// and a number.
+func temporary(name string) bool {
+	i := strings.LastIndexByte(name, '.')
+	if i < 2 || name[0] != '.' {
+		return false
+	}
+	_, err := strconv.ParseUint(name[i+1:], 10, 64)
+	return err == nil
 }
 
 // ReadJSON reads what [WriteJSON] wrote.

@@ -80,6 +80,29 @@ func TestParallel(t *testing.T) {
 	wantNames(t, dir, 1)
 }
 
+// What a killed process left half written goes, and nothing else.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	if err := durable.Sweep(filepath.Join(dir, "none")); err != nil {
+		t.Errorf("an absent directory: %v", err)
+	}
+	kept := []string{".profile", ".x.json", "123", "e1.json", "e1.log", "e1.log.7"}
+	for _, name := range append(kept, ".e1.json.1234567890", ".state.7") {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := durable.Sweep(dir); err != nil {
+		t.Fatal(err)
+	}
+	wantNames(t, dir, len(kept))
+	for _, name := range kept {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func wantNames(t *testing.T, dir string, n int) {
 	t.Helper()
 	if names, err := os.ReadDir(dir); err != nil || len(names) != n {

@@ -16,7 +16,6 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
-	"github.com/klauspost/compress/gzip"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -149,7 +148,7 @@ func (s *Store) writeLayer(ctx context.Context, c *Commit, ref string) (_ ocispe
 		}
 	}()
 	size := &counter{w: w}
-	zip := gzip.NewWriter(size)
+	zip := newSqueezer(size)
 	sum := digest.Canonical.Digester()
 	if err := packUpper(ctx, c.Upper, c.Skip, io.MultiWriter(zip, sum.Hash())); err != nil {
 		return ocispec.Descriptor{}, "", err

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,6 +110,49 @@ func TestCommit(t *testing.T) {
 	}
 }
 
+// TestCommitHoles: what is mostly zeros comes back as it was, here and
+// elsewhere, and takes no room.
+func TestCommitHoles(t *testing.T) {
+	needRoot(t)
+	s := open(t)
+	base := loadBase(t, s)
+	const size = 1<<30 + 200<<20
+	upper := t.TempDir()
+	f, err := os.OpenFile(upper+"/f", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	must(t, err, f.Truncate(size))
+	_, err = f.WriteAt([]byte("data"), size/2)
+	must(t, err, f.Close())
+	if _, err := s.Commit(t.Context(), image.Commit{Base: base, Upper: upper, Name: "holes:1"}); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(t.TempDir(), "archive")
+	f, err = os.OpenFile(archive, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	must(t, err, s.Save(t.Context(), []string{"holes:1"}, f))
+	_, err = f.Seek(0, io.SeekStart)
+	must(t, err)
+	other := open(t)
+	if _, err := other.Load(t.Context(), f, ""); err != nil {
+		t.Errorf("loaded elsewhere: %v", err)
+	}
+	must(t, f.Close())
+	for _, s := range []*image.Store{s, other} {
+		got := resolve(t, s, "holes:1").Lowers[0] + "/f"
+		var st unix.Stat_t
+		must(t, unix.Lstat(got, &st))
+		if st.Size != size || st.Blocks*512 > 1<<20 {
+			t.Errorf("it has %d bytes, %d of them on the disk", st.Size, st.Blocks*512)
+		}
+		data := make([]byte, 6)
+		f, err := os.Open(got)
+		must(t, err)
+		_, err = f.ReadAt(data, size/2-1)
+		must(t, err, f.Close())
+		if string(data) != "\x00data\x00" {
+			t.Errorf("in the middle is %q", data)
+		}
+	}
+}
+
 // TestCommitRefuses: what cannot be said in a layer, or has no name.
 func TestCommitRefuses(t *testing.T) {
 	needRoot(t)
@@ -124,6 +168,14 @@ func TestCommitRefuses(t *testing.T) {
 		"whiteout's name":  {"x", func(u string) error { return os.WriteFile(u+"/.wh.a", nil, 0o600) }, sandbox.ErrUnsupported},
 		"redirect": {"x", func(u string) error {
 			return errors.Join(os.Mkdir(u+"/d", 0o700), unix.Setxattr(u+"/d", "trusted.overlay.redirect", []byte("/e"), 0))
+		}, sandbox.ErrUnsupported},
+		"holes": {"x", func(u string) error {
+			for _, f := range []string{u + "/a", u + "/b"} {
+				if err := errors.Join(os.WriteFile(f, nil, 0o600), os.Truncate(f, 8<<40)); err != nil {
+					return err
+				}
+			}
+			return nil
 		}, sandbox.ErrUnsupported},
 	} {
 		upper := t.TempDir()

@@ -1,9 +1,9 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
@@ -18,7 +18,7 @@ import (
 const copyPrefix = metaPrefix + "copy-"
 
 // linkCopy links to a copy of a file that only the layers below have.
-func (u *unpacker) linkCopy(dir int, base, name string) error {
+func (u *unpacker) linkCopy(ctx context.Context, dir int, base, name string) error {
 	tmp, ok := u.copied[name]
 	if !ok {
 		from, err := u.layers.lookup(name)
@@ -32,7 +32,7 @@ func (u *unpacker) linkCopy(dir int, base, name string) error {
 		tmp = copyPrefix + strconv.Itoa(len(u.copied))
 		switch from.stat.Mode & unix.S_IFMT {
 		case unix.S_IFREG:
-			err = u.copyFile(u.layers[0], tmp, from)
+			err = u.copyFile(ctx, u.layers[0], tmp, from)
 		case unix.S_IFLNK:
 			err = copySymlink(u.layers[0], tmp, from)
 		default:
@@ -89,7 +89,7 @@ func (u *unpacker) place(name, tmp string) (bool, error) {
 	return true, unix.Renameat(u.layers[0], tmp, dir.fd, path.Base(name))
 }
 
-func (u *unpacker) copyFile(dir int, base string, from *node) error {
+func (u *unpacker) copyFile(ctx context.Context, dir int, base string, from *node) error {
 	if err := u.grow(from.stat.Size); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (u *unpacker) copyFile(dir int, base string, from *node) error {
 		return err
 	}
 	dst := os.NewFile(uintptr(fd), base)
-	_, err = io.Copy(dst, src)
+	err = copySparse(dst, contextReader{ctx, src})
 	if err == nil {
 		err = copyAttributes(fdPath(fd), from)
 	}

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,20 +62,13 @@ func startDistribution(t *testing.T, auth bool) *distribution {
 		}
 	}
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &distribution{t: t, host: l.Addr().String(), auth: auth}
-	config := fmt.Sprintf("version: 0.1\nlog: {level: warn}\nstorage:\n  filesystem: {rootdirectory: %s}\n  delete: {enabled: true}\nhttp: {addr: %q}\n", filepath.Join(dir, "images"), d.host)
+	d := &distribution{t: t, auth: auth}
+	config := fmt.Sprintf("version: 0.1\nlog: {level: info}\nstorage:\n  filesystem: {rootdirectory: %s}\n  delete: {enabled: true}\nhttp: {addr: '127.0.0.1:0'}\n", filepath.Join(dir, "images"))
 	if auth {
 		write(t, filepath.Join(dir, "htpasswd"), htpasswd)
 		config += fmt.Sprintf("auth:\n  htpasswd: {realm: test, path: %s}\n", filepath.Join(dir, "htpasswd"))
 	}
 	write(t, filepath.Join(dir, "config.yml"), config)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.Command("docker-registry", "serve", filepath.Join(dir, "config.yml"))
 	cmd.Stdout, cmd.Stderr = &d.log, &d.log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "OTEL_TRACES_EXPORTER=none"}
@@ -92,18 +82,14 @@ func startDistribution(t *testing.T, auth bool) *distribution {
 			t.Logf("the registry says:\n%s", d.log.String())
 		}
 	})
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		resp, err := http.Get("http://" + d.host + "/v2/")
-		if err == nil {
-			io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-			http.DefaultClient.CloseIdleConnections()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if _, after, ok := strings.Cut(d.log.String(), `"listening on `); ok {
+			d.host, _, _ = strings.Cut(after, `"`)
 			return d
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the registry does not answer: %v", err)
-		}
 	}
+	t.Fatal("the registry does not listen")
+	return nil
 }
 
 func write(t *testing.T, file, text string) {

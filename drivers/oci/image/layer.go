@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,7 @@ func (u *unpacker) apply(ctx context.Context, r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if err := u.entry(hdr, tr); err != nil {
+		if err := u.entry(ctx, hdr, contextReader{ctx, tr}); err != nil {
 			return fmt.Errorf("%.200q: %w", hdr.Name, err)
 		}
 	}
@@ -105,7 +106,7 @@ func timespecs(t time.Time) []unix.Timespec {
 }
 
 // entry does what one entry of the layer says.
-func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
+func (u *unpacker) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
 	name, ok := cleanName(hdr.Name)
 	if !ok {
 		return corrupt("the name leads out of the layer")
@@ -137,7 +138,7 @@ func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	if hdr.Typeflag == tar.TypeDir {
 		u.times[name] = hdr.ModTime
 	}
-	return u.create(dir.fd, name, hdr, r)
+	return u.create(ctx, dir.fd, name, hdr, r)
 }
 
 func (u *unpacker) grow(size int64) error {
@@ -215,7 +216,7 @@ func (u *unpacker) makeDir(name string) (*node, error) {
 }
 
 // create makes a file in a directory, in place of what is there already.
-func (u *unpacker) create(dir int, name string, hdr *tar.Header, r io.Reader) error {
+func (u *unpacker) create(ctx context.Context, dir int, name string, hdr *tar.Header, r io.Reader) error {
 	base := path.Base(name)
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -246,7 +247,7 @@ func (u *unpacker) create(dir int, name string, hdr *tar.Header, r io.Reader) er
 	case tar.TypeFifo:
 		err = unix.Mknodat(dir, base, unix.S_IFIFO|0o600, 0)
 	case tar.TypeLink:
-		err = u.link(dir, base, hdr.Linkname)
+		err = u.link(ctx, dir, base, hdr.Linkname)
 	default:
 		err = corrupt("entry of unknown type %q", hdr.Typeflag)
 	}
@@ -262,8 +263,32 @@ func writeFile(dir int, base string, r io.Reader) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), base)
-	_, err = io.Copy(f, r)
-	return errors.Join(err, f.Close())
+	return errors.Join(copySparse(f, r), f.Close())
+}
+
+// copySparse fills an empty file, but for zeros: a layer writes out what were
+// holes where it was made, see pack.go.
+func copySparse(f *os.File, r io.Reader) error {
+	w := &sparseWriter{f: f}
+	if _, err := io.Copy(w, r); err != nil {
+		return err
+	}
+	return f.Truncate(w.size)
+}
+
+// sparseWriter passes over writes of nothing but zeros.
+type sparseWriter struct {
+	f    *os.File
+	size int64
+}
+
+func (w *sparseWriter) Write(p []byte) (n int, err error) {
+	n = len(p)
+	if isZero := n > 0 && p[0] == 0 && bytes.Equal(p[1:], p[:n-1]); !isZero {
+		n, err = w.f.WriteAt(p, w.size)
+	}
+	w.size += int64(n)
+	return n, err
 }
 
 // setAttributes gives a file what its entry says of it. The mode comes after
@@ -308,14 +333,14 @@ func keptXattr(key string) bool {
 
 // link makes a hard link. A target that only the layers below have is copied,
 // as an overlay would have done when the link was made.
-func (u *unpacker) link(dir int, base, linkname string) error {
+func (u *unpacker) link(ctx context.Context, dir int, base, linkname string) error {
 	name, ok := cleanName(linkname)
 	if !ok {
 		return corrupt("hard link to %.200q, out of the layer", linkname)
 	}
 	err := u.linkOwn(dir, base, name)
 	if errors.Is(err, unix.ENOENT) {
-		err = u.linkCopy(dir, base, name)
+		err = u.linkCopy(ctx, dir, base, name)
 	}
 	if err != nil {
 		return fmt.Errorf("hard link to %.200q: %w", linkname, err)

@@ -19,6 +19,9 @@ const (
 	maxLayerEntries = 1 << 20
 	// maxLayerNameBytes bounds the names in a layer, all together.
 	maxLayerNameBytes = 256 << 20
+	// maxLayerHoles bounds what a commit writes out as zeros of files with
+	// holes, all together.
+	maxLayerHoles = 16 << 30
 
 	// What is compressed may grow to expandFree bytes whatever its size, and
 	// beyond that to expandRatio times its size.

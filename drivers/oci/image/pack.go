@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -26,6 +27,7 @@ type packer struct {
 	skip  []string
 	tw    *tar.Writer
 	links map[[2]uint64]string // by device and inode, files with several names
+	holes int64                // bytes so far that are not on the disk
 }
 
 func packUpper(ctx context.Context, upper string, skip []string, w io.Writer) error {
@@ -63,7 +65,7 @@ func (p *packer) dir(ctx context.Context, name string) error {
 		if strings.HasPrefix(e.Name(), whiteoutPrefix) {
 			return fmt.Errorf("%.200q: %w: no layer can have a name that begins with %s", child, sandbox.ErrUnsupported, whiteoutPrefix)
 		}
-		isDir, err := p.entry(child)
+		isDir, err := p.entry(ctx, child)
 		if err != nil {
 			return fmt.Errorf("%.200q: %w", child, err)
 		}
@@ -77,7 +79,7 @@ func (p *packer) dir(ctx context.Context, name string) error {
 }
 
 // entry writes one file, and for a directory whether it hides what is below.
-func (p *packer) entry(name string) (isDir bool, err error) {
+func (p *packer) entry(ctx context.Context, name string) (isDir bool, err error) {
 	n, err := openNode(p.upper, name)
 	if n == nil || err != nil {
 		return false, err
@@ -93,7 +95,7 @@ func (p *packer) entry(name string) (isDir bool, err error) {
 	}
 	switch hdr.Typeflag {
 	case tar.TypeReg:
-		return false, p.file(hdr, n)
+		return false, p.file(ctx, hdr, n)
 	case tar.TypeDir:
 		if err := p.tw.WriteHeader(hdr); err != nil {
 			return false, err
@@ -175,7 +177,16 @@ func packXattrs(hdr *tar.Header, n *node) error {
 }
 
 // file writes a file's contents, as long as it was when it was looked at.
-func (p *packer) file(hdr *tar.Header, n *node) error {
+// Holes are written as zeros: not all readers of layers know sparse entries.
+func (p *packer) file(ctx context.Context, hdr *tar.Header, n *node) error {
+	missing := max(0, hdr.Size-n.stat.Blocks*512)
+	if missing > maxLayerHoles-p.holes {
+		return reason.WithHint(
+			fmt.Errorf("%w: %d of its %d bytes are not on the disk, and layers have no holes: no more than %d bytes of all files are written out as zeros",
+				sandbox.ErrUnsupported, missing, hdr.Size, int64(maxLayerHoles)),
+			"delete the file or move it to a workspace")
+	}
+	p.holes += missing
 	f, err := os.Open(n.path())
 	if err != nil {
 		return err
@@ -184,7 +195,7 @@ func (p *packer) file(hdr *tar.Header, n *node) error {
 	if err := p.tw.WriteHeader(hdr); err != nil {
 		return err
 	}
-	_, err = io.CopyN(p.tw, io.MultiReader(f, endlessZeros{}), hdr.Size)
+	_, err = io.CopyN(p.tw, contextReader{ctx, io.MultiReader(f, endlessZeros{})}, hdr.Size)
 	return err
 }
 

@@ -229,10 +229,11 @@ func TestR04_SharedWork(t *testing.T) {
 	f := plainRegistry(t)
 	img := f.pushed(t, "cold:1", 300<<10, 2)
 	s := openFor(t, nil)
-	release := make(chan struct{})
+	reached, release := make(chan struct{}, 100), make(chan struct{})
 	var died atomic.Bool
 	f.set(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			reached <- struct{}{}
 			<-release
 			if died.CompareAndSwap(false, true) {
 				panic(http.ErrAbortHandler)
@@ -248,13 +249,17 @@ func TestR04_SharedWork(t *testing.T) {
 		if i == 0 {
 			ctx = first
 		}
+		ch, err := s.Pull(ctx, f.host()+"/cold:1", sandbox.PullOptions{}) // which is when it joins
+		if err != nil {
+			t.Fatal(err)
+		}
 		wg.Go(func() {
-			if _, err := pull(t, ctx, s, f.host()+"/cold:1", nil); err != nil {
+			if _, err := follow(t, ch); err != nil {
 				failed.Add(1)
 			}
 		})
 	}
-	time.Sleep(300 * time.Millisecond)
+	<-reached
 	leave(errors.New("changed my mind"))
 	if _, err := s.Prune(t.Context(), true); err != nil { // collects at the same time
 		t.Error(err)
@@ -295,12 +300,19 @@ func TestR04_LastLeaves(t *testing.T) {
 	})
 	ctx, leave := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
-	go func() {
-		<-reached
-		time.Sleep(200 * time.Millisecond) // the other layer comes meanwhile
-		leave(gone)
-	}()
-	if _, err := pull(t, ctx, s, f.host()+"/a:1", nil); !errors.Is(err, gone) {
+	ch, err := s.Pull(ctx, f.host()+"/a:1", sandbox.PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := strings.TrimPrefix(blobPath(t, img, 0), "/blobs/")
+	for p := range ch { // until the other layer has come
+		if p.Layer == first && p.Status != sandbox.PullWaiting && p.Status != sandbox.PullDownloading {
+			break
+		}
+	}
+	<-reached
+	leave(gone)
+	if _, err := follow(t, ch); !errors.Is(err, gone) {
 		t.Errorf("%v", err)
 	}
 	f.set(nil)

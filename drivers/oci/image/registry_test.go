@@ -232,6 +232,12 @@ func pull(t *testing.T, ctx context.Context, s *image.Store, ref string, auth *s
 	if err != nil {
 		return sandbox.PullProgress{}, err
 	}
+	return follow(t, ch)
+}
+
+// follow is the second half of pull.
+func follow(t *testing.T, ch <-chan sandbox.PullProgress) (sandbox.PullProgress, error) {
+	t.Helper()
 	var last sandbox.PullProgress
 	at := map[string]int64{}
 	for p := range ch {

@@ -74,6 +74,59 @@ func expanded(compressed int64) int64 {
 	return max(expandFree, min(compressed, 1<<50)*expandRatio)
 }
 
+// pieceBytes is how much of a layer [squeezer] compresses as one: enough to
+// make up, stored as it is, for what expandFree lets pass before.
+const pieceBytes = 16 << 20
+
+// squeezer compresses a layer as gzip, by no more than [expanded] takes: a piece
+// is stored as it is where the one behind it might grow too far otherwise.
+// Pieces are gzip streams of their own, which readers take as one.
+type squeezer struct {
+	out   *counter
+	zip   *gzip.Writer // of the piece under way
+	plain int64        // bytes of the pieces, this one counted whole
+	left  int          // of the piece under way
+}
+
+func newSqueezer(out *counter) *squeezer {
+	return &squeezer{out: out, zip: gzip.NewWriter(out), plain: pieceBytes, left: pieceBytes}
+}
+
+func (s *squeezer) Write(p []byte) (n int, err error) {
+	for n < len(p) {
+		if s.left == 0 {
+			if err := s.next(); err != nil {
+				return n, err
+			}
+		}
+		wrote, err := s.zip.Write(p[n:min(len(p), n+s.left)])
+		n += wrote
+		s.left -= wrote
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// next begins another piece.
+func (s *squeezer) next() (err error) {
+	if err := s.zip.Close(); err != nil {
+		return err
+	}
+	s.plain += pieceBytes
+	s.left = pieceBytes
+	level := gzip.DefaultCompression
+	if s.plain+pieceBytes > expanded(s.out.n) {
+		level = gzip.NoCompression
+	}
+	s.zip, err = gzip.NewWriterLevel(s.out, level)
+	return err
+}
+
+// Close ends the last piece.
+func (s *squeezer) Close() error { return s.zip.Close() }
+
 // zeros counts the zero bytes at the end of what has passed.
 type zeros struct {
 	r io.Reader
