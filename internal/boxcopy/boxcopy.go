@@ -183,7 +183,7 @@ func From(ctx context.Context, b Box, source, dest string, o Options) error {
 		return err
 	}
 	left := &LeftOutError{}
-	err = tartree.Unpack(&counter{r: archive, moved: o.Moved}, root, tartree.Options{
+	err = tartree.Unpack(ctx, &counter{r: archive, moved: o.Moved}, root, tartree.Options{
 		From: packed, To: as, Outside: true,
 		LeftOut: func(name, target string) {
 			if left.Count++; left.Count <= maxTold {

@@ -1,6 +1,7 @@
 package boxcopy_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/taibox/taibox/drivers/fake"
 	"github.com/taibox/taibox/internal/boxcopy"
+	"github.com/taibox/taibox/internal/tartree"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -203,5 +205,86 @@ func TestMoved(t *testing.T) {
 	o := boxcopy.Options{Moved: func(n int64) { most = max(most, n) }}
 	if err := boxcopy.To(t.Context(), newBox(t), "tree", "/tmp/dir", o); err != nil || most < 2048 {
 		t.Errorf("%d bytes, %v", most, err)
+	}
+}
+
+// dirBox is a directory as a box, whose files are packed and unpacked as its
+// bridge does it.
+type dirBox struct {
+	root  string
+	taken int64 // of the stream that came in
+}
+
+func (b *dirBox) Stat(_ context.Context, name string, _ bool) (sandbox.FileInfo, error) {
+	info, err := os.Lstat(filepath.Join(b.root, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return sandbox.FileInfo{}, sandbox.ErrFileNotFound
+	}
+	if err != nil {
+		return sandbox.FileInfo{}, err
+	}
+	return sandbox.FileInfo{Mode: info.Mode()}, nil
+}
+
+func (b *dirBox) CopyTo(ctx context.Context, dir string, archive io.Reader) error {
+	root, err := os.OpenRoot(filepath.Join(b.root, dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return tartree.Unpack(ctx, &counting{archive, &b.taken}, root, tartree.Options{})
+}
+
+func (b *dirBox) CopyFrom(_ context.Context, name string, _ bool) (io.ReadCloser, error) {
+	var buf bytes.Buffer
+	err := tartree.Pack(&buf, filepath.Join(b.root, name), path.Base(name))
+	return io.NopCloser(&buf), err
+}
+
+type counting struct {
+	io.Reader
+	n *int64
+}
+
+func (c *counting) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	*c.n += int64(n)
+	return n, err
+}
+
+// K07: a hole is one everywhere, and nowhere on the way.
+func TestK07HolesStayHoles(t *testing.T) {
+	home(t)
+	const size = 1 << 30
+	from, to := &dirBox{root: t.TempDir()}, &dirBox{root: t.TempDir()}
+	want := filepath.Join(from.root, "h")
+	if err := errors.Join(os.WriteFile(want, []byte("data"), 0o640), os.Truncate(want, size)); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		boxcopy.From(t.Context(), from, "/h", "here", boxcopy.Options{}),
+		boxcopy.To(t.Context(), to, "here", "/first", boxcopy.Options{}),
+		boxcopy.Between(t.Context(), from, "/h", to, "/second", boxcopy.Options{}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"here", filepath.Join(to.root, "first"), filepath.Join(to.root, "second")} {
+		var st syscall.Stat_t
+		if err := syscall.Stat(name, &st); err != nil || st.Size != size || st.Blocks*512 > 1<<20 {
+			t.Errorf("%s: %d bytes, of which %d are on the disk, %v", name, st.Size, st.Blocks*512, err)
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(io.LimitReader(f, 5))
+		if f.Close(); string(data) != "data\x00" {
+			t.Errorf("%s begins with %q, %v", name, data, err)
+		}
+	}
+	if to.taken > 1<<20 {
+		t.Errorf("%d bytes went into the box", to.taken)
 	}
 }

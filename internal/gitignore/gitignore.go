@@ -10,7 +10,12 @@
 // those of gitignore(5), byte by byte.
 //
 // Patterns may be hostile: matching takes time in proportion to the product of
-// the lengths of pattern and name at the most.
+// the lengths of pattern and name at the most, and how many count in one
+// directory is bounded, with those of all directories above.
+//
+// # Errors
+//
+// [ErrTooMany] is all that can go wrong.
 //
 // # Concurrency
 //
@@ -18,15 +23,28 @@
 package gitignore
 
 import (
+	"fmt"
+	"iter"
 	"slices"
 	"strings"
 )
 
+// Bounds of the patterns that count in one directory.
+const (
+	maxPatterns = 64 << 10
+	maxBytes    = 1 << 20 // of their files, with all that is no pattern
+)
+
+// ErrTooMany reports more patterns than may count in one directory.
+var ErrTooMany = fmt.Errorf("with those of the directories above, there are more than %d patterns, or %d bytes of them", maxPatterns, maxBytes)
+
 // Matcher is the patterns that count in a directory and below.
 type Matcher struct {
 	up       *Matcher
-	dir      string // where the patterns were found; "" is the root
+	dir      string // where the patterns were found, with a slash behind it; "" is the root
 	patterns []pattern
+	count    int // of patterns, with those above
+	bytes    int
 }
 
 type pattern struct {
@@ -37,49 +55,57 @@ type pattern struct {
 }
 
 // New returns a matcher of the root of a tree.
-func New(lines []string) *Matcher { return (*Matcher)(nil).Sub("", lines) }
+func New(lines []string) (*Matcher, error) { return (*Matcher)(nil).Sub("", slices.Values(lines)) }
 
 // Lines splits the contents of a .gitignore file.
-func Lines(data []byte) []string {
+func Lines(data []byte) iter.Seq[string] {
 	text := strings.TrimPrefix(string(data), "\ufeff")
-	return slices.Collect(func(yield func(string) bool) {
+	return func(yield func(string) bool) {
 		for line := range strings.SplitSeq(text, "\n") {
 			if !yield(strings.TrimSuffix(line, "\r")) {
 				return
 			}
 		}
-	})
+	}
 }
 
 // Sub returns the matcher of a directory, given by its path below the root, that
 // adds patterns of its own. It is m if there are none.
-func (m *Matcher) Sub(dir string, lines []string) *Matcher {
-	var ps []pattern
-	for _, line := range lines {
+func (m *Matcher) Sub(dir string, lines iter.Seq[string]) (*Matcher, error) {
+	sub := &Matcher{up: m}
+	if dir != "" {
+		sub.dir = dir + "/"
+	}
+	if m != nil {
+		sub.count, sub.bytes = m.count, m.bytes
+	}
+	for line := range lines {
+		sub.bytes += len(line) + 1
 		if p, ok := parse(line); ok {
-			ps = append(ps, p)
+			sub.patterns = append(sub.patterns, p)
+			sub.count++
+		}
+		if sub.count > maxPatterns || sub.bytes > maxBytes {
+			return nil, ErrTooMany
 		}
 	}
-	if len(ps) == 0 && m != nil {
-		return m
+	if len(sub.patterns) == 0 && m != nil {
+		return m, nil
 	}
-	return &Matcher{up: m, dir: dir, patterns: ps}
+	return sub, nil
 }
 
 // Ignored reports whether a file or directory, given by its path below the
 // root, is ignored. Whether a directory above it is does not count here.
 func (m *Matcher) Ignored(path string, isDir bool) bool {
+	names := strings.Split(path, "/")
 	for ; m != nil; m = m.up {
-		rel := path
-		if m.dir != "" {
-			below, ok := strings.CutPrefix(path, m.dir+"/")
-			if !ok {
-				continue
-			}
-			rel = below
+		if !strings.HasPrefix(path, m.dir) {
+			continue
 		}
+		below := names[strings.Count(m.dir, "/"):]
 		for _, p := range slices.Backward(m.patterns) {
-			if p.matches(rel, isDir) {
+			if p.matches(below, isDir) {
 				return !p.negated
 			}
 		}
@@ -122,14 +148,15 @@ func trimSpaces(line string) string {
 	return line[:min(end, len(line))]
 }
 
-func (p *pattern) matches(rel string, isDir bool) bool {
+// matches takes the elements of a path below where the pattern was found.
+func (p *pattern) matches(names []string, isDir bool) bool {
 	if p.onlyDirs && !isDir {
 		return false
 	}
 	if p.anyDepth {
-		return glob(p.segments[0], rel[strings.LastIndexByte(rel, '/')+1:])
+		return glob(p.segments[0], names[len(names)-1])
 	}
-	return matchPath(p.segments, strings.Split(rel, "/"))
+	return matchPath(p.segments, names)
 }
 
 // matchPath matches the elements of a path. A pattern "**" stands for any

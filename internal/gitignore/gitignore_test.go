@@ -17,9 +17,18 @@ import (
 	"github.com/taibox/taibox/internal/gitignore"
 )
 
+// sub adds the patterns of a directory.
+func sub(m *gitignore.Matcher, dir, text string) *gitignore.Matcher {
+	m, err := m.Sub(dir, gitignore.Lines([]byte(text)))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
 // ignored asks the matcher as a walk does: what is in an ignored directory is.
 func ignored(files map[string]string, name string, isDir bool) bool {
-	m := gitignore.New(gitignore.Lines([]byte(files[""])))
+	m := sub(nil, "", files[""])
 	parts := strings.Split(name, "/")
 	for i := range parts {
 		at := strings.Join(parts[:i+1], "/")
@@ -27,7 +36,7 @@ func ignored(files map[string]string, name string, isDir bool) bool {
 		if m.Ignored(at, !last || isDir) {
 			return true
 		}
-		m = m.Sub(at, gitignore.Lines([]byte(files[at])))
+		m = sub(m, at, files[at])
 	}
 	return false
 }
@@ -141,9 +150,42 @@ func TestAsGitDoesByChance(t *testing.T) {
 
 // A hostile pattern costs no more than its length times the name's.
 func TestHostilePattern(t *testing.T) {
-	m := gitignore.New([]string{strings.Repeat("*a", 2000) + "b", strings.Repeat("**/a/", 400) + "b"})
+	m, err := gitignore.New([]string{strings.Repeat("*a", 2000) + "b", strings.Repeat("**/a/", 400) + "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if m.Ignored(strings.Repeat("a", 4000), false) || m.Ignored(strings.Repeat("a/", 2000)+"c", false) {
 		t.Error("it matched")
+	}
+}
+
+// What counts in one directory is bounded, however it is spread over those above.
+func TestTooManyPatterns(t *testing.T) {
+	for name, c := range map[string]struct {
+		text   string
+		levels int // that are taken
+	}{
+		"patterns": {strings.Repeat("a\n", 20_000), 3},
+		"bytes":    {strings.Repeat(strings.Repeat("x", 999)+"\n", 300), 3},
+		"comments": {"a\n" + strings.Repeat("#"+strings.Repeat("x", 998)+"\n", 300), 3},
+		"none":     {strings.Repeat("#\n", 100_000), 20},
+		"too-long": {strings.Repeat("\n", 1<<20), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m *gitignore.Matcher
+			for level := range 20 {
+				next, err := m.Sub(strings.Repeat("d/", level)+"d", gitignore.Lines([]byte(c.text)))
+				if taken := level < c.levels; taken != (err == nil) || !taken && !errors.Is(err, gitignore.ErrTooMany) {
+					t.Errorf("level %d: %v", level, err)
+				}
+				if err == nil {
+					m = next
+				}
+			}
+		})
+	}
+	if _, err := gitignore.New(make([]string, 1<<21)); !errors.Is(err, gitignore.ErrTooMany) {
+		t.Error(err)
 	}
 }
 
@@ -151,7 +193,13 @@ func FuzzIgnored(f *testing.F) {
 	f.Add("*.log\n!a/**/b[x-z]\n", "a/b.log", true)
 	f.Add("[[:alpha:]\\", "x", false)
 	f.Fuzz(func(t *testing.T, text, name string, isDir bool) {
-		m := gitignore.New(gitignore.Lines([]byte(text))).Sub("d", gitignore.Lines([]byte(text)))
+		m, err := (*gitignore.Matcher)(nil).Sub("", gitignore.Lines([]byte(text)))
+		if err == nil {
+			m, err = m.Sub("d", gitignore.Lines([]byte(text)))
+		}
+		if err != nil {
+			return
+		}
 		if a, b := m.Ignored(name, isDir), m.Ignored(name, isDir); a != b {
 			t.Error(fmt.Sprint("it changed its mind on ", name))
 		}

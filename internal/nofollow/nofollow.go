@@ -171,9 +171,21 @@ func (d *Dir) Lstat(name string) (st unix.Stat_t, err error) {
 	return st, wrap("lstat", name, err)
 }
 
-// Names reads what is in the directory, in no order.
-func (d *Dir) Names() ([]string, error) {
-	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
+// MaxNames bounds how many names of a directory, and of those on a walk's way to
+// it, are held in memory.
+const MaxNames = 1 << 20
+
+// ErrTooMany reports more than [MaxNames].
+var ErrTooMany = fmt.Errorf("a directory, with those on the way to it, has more than %d names", MaxNames)
+
+// Names reads what is in the directory, in no order. There may be [ErrTooMany].
+func (d *Dir) Names() ([]string, error) { return readNames(d.fd, MaxNames) }
+
+// ReadNames is [Dir.Names] of a directory that is open as a file.
+func ReadNames(dir *os.File) ([]string, error) { return readNames(int(dir.Fd()), MaxNames) }
+
+func readNames(fd, most int) ([]string, error) {
+	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return nil, wrap("readdir", ".", err)
 	}
 	var names []string
@@ -181,7 +193,7 @@ func (d *Dir) Names() ([]string, error) {
 	for {
 		var n int
 		err := retry(func() (err error) {
-			n, err = unix.ReadDirent(d.fd, buf)
+			n, err = unix.ReadDirent(fd, buf)
 			return err
 		})
 		if err != nil {
@@ -190,7 +202,9 @@ func (d *Dir) Names() ([]string, error) {
 		if n <= 0 {
 			return names, nil
 		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+		if _, _, names = unix.ParseDirent(buf[:n], -1, names); len(names) > most {
+			return nil, ErrTooMany
+		}
 	}
 }
 

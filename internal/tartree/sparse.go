@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 
 	"github.com/taibox/taibox/internal/holes"
@@ -72,24 +73,7 @@ func (p *Packer) sparse(as string, info fs.FileInfo, f *os.File, runs []run) err
 	if err != nil {
 		return fmt.Errorf("pack %s: %w", as, err)
 	}
-	var records bytes.Buffer
-	for _, kv := range [][2]string{
-		{"GNU.sparse.major", "1"},
-		{"GNU.sparse.minor", "0"},
-		{"GNU.sparse.name", as},
-		{"GNU.sparse.realsize", strconv.FormatInt(info.Size(), 10)},
-		{"size", strconv.FormatInt(size, 10)},
-		{"uid", strconv.Itoa(h.Uid)},
-		{"gid", strconv.Itoa(h.Gid)},
-	} {
-		paxRecord(&records, kv[0], kv[1])
-	}
-	n := int64(records.Len())
-	pad(&records)
-	base := path.Base(as)
-	head := rawHeader("./PaxHeaders.0/"+base[:min(len(base), 64)], 'x', 0o644, n, 0)
-	file := rawHeader("./GNUSparseFile.0/"+base[:min(len(base), 64)], tar.TypeReg, h.Mode&0o7777, min(size, 1<<33-1), h.ModTime.Unix())
-	for _, b := range [][]byte{head, records.Bytes(), file, m.Bytes()} {
+	for _, b := range [][]byte{sparseHead(as, h, size), m.Bytes()} {
 		if _, err := p.w.Write(b); err != nil {
 			return err
 		}
@@ -99,11 +83,41 @@ func (p *Packer) sparse(as string, info fs.FileInfo, f *os.File, runs []run) err
 			return err
 		}
 	}
-	_, err = p.w.Write(make([]byte, (blockSize-size%blockSize)%blockSize))
+	_, err = p.w.Write(make([]byte, padding(size)))
 	return err
 }
 
-func pad(b *bytes.Buffer) { b.Write(make([]byte, (blockSize-b.Len()%blockSize)%blockSize)) }
+// sparsePrefix begins the records that describe a sparse file.
+const sparsePrefix = "GNU.sparse."
+
+// sparseHead describes a sparse file, before its map. Size is that of the map
+// and the data.
+func sparseHead(as string, h *tar.Header, size int64) []byte {
+	var records bytes.Buffer
+	for _, kv := range [][2]string{
+		{sparsePrefix + "major", "1"},
+		{sparsePrefix + "minor", "0"},
+		{sparsePrefix + "name", as},
+		{sparsePrefix + "realsize", strconv.FormatInt(h.Size, 10)},
+		{"size", strconv.FormatInt(size, 10)},
+		{"uid", strconv.Itoa(h.Uid)},
+		{"gid", strconv.Itoa(h.Gid)},
+	} {
+		paxRecord(&records, kv[0], kv[1])
+	}
+	n := int64(records.Len())
+	pad(&records)
+	base := path.Base(as)
+	return slices.Concat(
+		rawHeader("./PaxHeaders.0/"+base[:min(len(base), 64)], 'x', 0o644, n, 0), records.Bytes(),
+		rawHeader("./GNUSparseFile.0/"+base[:min(len(base), 64)], tar.TypeReg, h.Mode&0o7777, min(size, 1<<33-1), h.ModTime.Unix()),
+	)
+}
+
+// padding is what contents of a size are filled up with.
+func padding(size int64) int64 { return -size & (blockSize - 1) }
+
+func pad(b *bytes.Buffer) { b.Write(make([]byte, padding(int64(b.Len())))) }
 
 // paxRecord writes "length key=value\n", where the length counts itself.
 func paxRecord(b *bytes.Buffer, key, value string) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,7 +56,7 @@ func unpack(t *testing.T, dir string, data []byte, o tartree.Options) error {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	return tartree.Unpack(bytes.NewReader(data), root, o)
+	return tartree.Unpack(t.Context(), bytes.NewReader(data), root, o)
 }
 
 // snapshot describes all that is below a directory.
@@ -298,6 +299,54 @@ func TestJ08FromABox(t *testing.T) {
 	}
 }
 
+// The one tree of an archive gets another name, and nothing else passes.
+func TestRename(t *testing.T) {
+	link := tar.Header{Typeflag: tar.TypeSymlink, Name: "top/l", Linkname: "top/f"}
+	hard := tar.Header{Typeflag: tar.TypeLink, Name: "top/h", Linkname: "top/f"}
+	dir := tar.Header{Typeflag: tar.TypeDir, Name: "top/", Mode: 0o755}
+	long := strings.Repeat("long/", 60) + "\xff"
+	whole := archive(t, dir, tar.Header{Name: "top/f"}, link, hard, tar.Header{Name: "top/" + long})
+	var global bytes.Buffer
+	tw := tar.NewWriter(&global)
+	if err := errors.Join(tw.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}), tw.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{"top", "new"}, {".", "new"}} {
+		var out bytes.Buffer
+		if err := tartree.Rename(&out, io.MultiReader(&global, bytes.NewReader(whole)), c[0], c[1]); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"new/", "new/f", "new/l", "new/h", "new/" + long}
+		if c[0] == "." {
+			want = []string{"new/top/", "new/top/f", "new/top/l", "new/top/h", "new/top/" + long}
+		}
+		if got := names(t, out.Bytes()); !slices.Equal(got, want) {
+			t.Errorf("%v: there are %q", c, got)
+		}
+		dest, _ := place(t)
+		if err := unpack(t, dest, out.Bytes(), tartree.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(filepath.Join(dest, strings.TrimSuffix(want[3], "/"))); string(data) != "top/f" {
+			t.Errorf("%v: the hard link has %q, %v", c, data, err)
+		}
+	}
+	for _, evil := range []tar.Header{{Name: ".bashrc"}, {Name: "topx"}, {Name: "top/../x"}, {Name: "/top/x"}, {Typeflag: tar.TypeLink, Name: "top/h", Linkname: "x"}} {
+		if err := tartree.Rename(io.Discard, bytes.NewReader(archive(t, dir, evil)), "top", "new"); !errors.Is(err, sandbox.ErrArchive) {
+			t.Errorf("%q: %v", evil.Name, err)
+		}
+	}
+	for _, n := range []int{1530, 2100, 2570} {
+		if err := tartree.Rename(io.Discard, bytes.NewReader(whole[:n]), "top", "new"); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("cut after %d: %v", n, err)
+		}
+	}
+	endless := io.MultiReader(bytes.NewReader(archive(t, tar.Header{Name: "top/" + long})[:512]), rand.NewChaCha8([32]byte{}))
+	if err := tartree.Rename(io.Discard, endless, "top", "new"); err == nil {
+		t.Error("what is no archive was taken")
+	}
+}
+
 // K05: an archive that was cut, wherever, is refused and leaves nothing.
 func TestK05CutArchive(t *testing.T) {
 	whole := archive(t, tar.Header{Typeflag: tar.TypeDir, Name: "top/", Mode: 0o755}, tar.Header{Name: "top/f"}, tar.Header{Name: "top/g"})
@@ -387,7 +436,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		tartree.Unpack(bytes.NewReader(data), root, tartree.Options{Outside: true})
+		tartree.Unpack(t.Context(), bytes.NewReader(data), root, tartree.Options{Outside: true})
 		if data, err := os.ReadFile(filepath.Join(beside, "secret")); string(data) != "untouched" {
 			t.Errorf("beside: %q, %v", data, err)
 		}

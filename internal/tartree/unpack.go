@@ -3,7 +3,7 @@ package tartree
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/rand"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/nofollow"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -35,11 +36,11 @@ type Options struct {
 
 // Unpack makes the files of a tar stream below root, each of them whole or not
 // at all, over those that are there. Directories that are there keep their
-// mode. The set-user-ID and set-group-ID bits are not taken over. What was made
-// before an error is removed again.
-func Unpack(r io.Reader, root *os.Root, o Options) error {
+// mode. The set-user-ID and set-group-ID bits are not taken over, and the holes
+// of files stay holes. What was made before an error is removed again.
+func Unpack(ctx context.Context, r io.Reader, root *os.Root, o Options) error {
 	tail := &tailReader{r: r}
-	u := &unpacker{root: root, o: o, made: map[string]bool{}, plain: map[string]bool{".": true}, buf: make([]byte, copyBuffer)}
+	u := &unpacker{ctx: ctx, root: root, o: o, made: map[string]bool{}, plain: map[string]bool{".": true}, tidied: map[string]bool{}, buf: make([]byte, copyBuffer)}
 	err := u.all(tar.NewReader(tail))
 	if err == nil {
 		err = tail.end()
@@ -56,6 +57,7 @@ func Unpack(r io.Reader, root *os.Root, o Options) error {
 }
 
 type unpacker struct {
+	ctx   context.Context //nolint:containedctx // it lives for one call
 	root  *os.Root
 	o     Options
 	made  map[string]bool // the topmost of what was made
@@ -63,6 +65,8 @@ type unpacker struct {
 	dirs  []*tar.Header   // made, to get their mode in the end
 	count int
 	buf   []byte
+
+	tidied map[string]bool // the directories in which nothing is left half written
 }
 
 func bad(name, why string) error {
@@ -103,7 +107,7 @@ func escapeError(name string, err error) error {
 
 // archiveError tells what is wrong with an archive from what is wrong with its source.
 func archiveError(err error) error {
-	if errors.Is(err, sandbox.ErrArchive) {
+	if err == nil || errors.Is(err, sandbox.ErrArchive) {
 		return err
 	}
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrFieldTooLong) {
@@ -222,7 +226,7 @@ func (u *unpacker) mkdir(name string) (made bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	u.plain[name] = true
+	u.plain[name], u.tidied[name] = true, true
 	u.note(name)
 	return true, nil
 }
@@ -262,7 +266,9 @@ func (u *unpacker) put(name string, write func(tmp string) error) error {
 	case err != nil:
 		return err
 	}
-	tmp := path.Join(path.Dir(name), ".taibox-"+rand.Text())
+	dir := path.Dir(name)
+	u.tidy(dir)
+	tmp := path.Join(dir, nofollow.TempName(tempPrefix))
 	err := write(tmp)
 	if err == nil {
 		err = u.root.Rename(tmp, name)
@@ -273,17 +279,49 @@ func (u *unpacker) put(name string, write func(tmp string) error) error {
 	return err
 }
 
+// tempPrefix begins the names of what is half written.
+const tempPrefix = ".taibox-unpack-"
+
+// tidy removes what an unpacking that was killed left half written in a
+// directory that was there before.
+func (u *unpacker) tidy(dir string) {
+	if u.tidied[dir] {
+		return
+	}
+	u.tidied[dir] = true
+	root, err := u.root.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	d, err := nofollow.Of(root)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	names, err := d.Names()
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		d.RemoveLeft(name, tempPrefix)
+	}
+}
+
 func (u *unpacker) file(tmp string, h *tar.Header, r io.Reader) (err error) {
 	f, err := u.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := room(f, h.Size); err != nil {
-		return &fs.PathError{Op: "unpack", Path: h.Name, Err: err}
+	nofollow.InUse(f)
+	if isSparse(h) {
+		err = u.sparse(f, h, r)
+	} else {
+		err = u.whole(f, h, r)
 	}
-	if _, err := io.CopyBuffer(onlyWriter{f}, r, u.buf); err != nil {
-		return archiveError(err)
+	if err != nil {
+		return err
 	}
 	if u.o.Owners {
 		if err := f.Chown(h.Uid, h.Gid); err != nil {
@@ -294,6 +332,38 @@ func (u *unpacker) file(tmp string, h *tar.Header, r io.Reader) (err error) {
 		return err
 	}
 	return u.times(tmp, h)
+}
+
+func (u *unpacker) whole(f *os.File, h *tar.Header, r io.Reader) error {
+	if err := room(f, h.Size); err != nil {
+		return &fs.PathError{Op: "unpack", Path: h.Name, Err: err}
+	}
+	_, err := io.CopyBuffer(onlyWriter{f}, r, u.buf)
+	return archiveError(err)
+}
+
+// sparse writes a file that was packed with its holes: what is all zeros stays
+// one. The size is set first, for there may be none as large.
+func (u *unpacker) sparse(f *os.File, h *tar.Header, r io.Reader) error {
+	if err := f.Truncate(h.Size); err != nil {
+		return err
+	}
+	for at := int64(0); at < h.Size; {
+		if err := context.Cause(u.ctx); err != nil { // a hole is not read from the source, which would end
+			return err
+		}
+		buf := u.buf[:min(int64(len(u.buf)), h.Size-at)]
+		if _, err := io.ReadFull(r, buf); err != nil {
+			return archiveError(err)
+		}
+		if !bytes.Equal(buf, zeros[:len(buf)]) {
+			if _, err := f.WriteAt(buf, at); err != nil {
+				return err
+			}
+		}
+		at += int64(len(buf))
+	}
+	return nil
 }
 
 // room refuses a file that is larger than what is free, before any of it is

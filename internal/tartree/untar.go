@@ -80,7 +80,7 @@ func isSparse(h *tar.Header) bool {
 		return true
 	}
 	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, "GNU.sparse.") {
+		if strings.HasPrefix(key, sparsePrefix) {
 			return true
 		}
 	}

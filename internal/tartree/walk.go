@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/internal/nofollow"
 )
 
 // Visitor takes what a walk finds. The names are those of the archive. A file
@@ -46,6 +48,7 @@ type walk struct {
 	as   string
 	skip fs.FileInfo
 	v    Visitor
+	held int // names of the directories on the way
 }
 
 // at is the name of something below what is packed.
@@ -73,7 +76,15 @@ func (w *walk) dir(rel string, top bool) error {
 		madeUp, err = isMadeUp(f)
 	}
 	if err == nil && !madeUp {
-		names, err = f.Readdirnames(-1)
+		names, err = nofollow.ReadNames(f)
+		w.held += len(names)
+		defer func() { w.held -= len(names) }()
+	}
+	if err == nil && w.held > nofollow.MaxNames {
+		err = nofollow.ErrTooMany
+	}
+	if errors.Is(err, nofollow.ErrTooMany) {
+		err = fmt.Errorf("pack %s: %w: %w", path.Join(w.as, rel), unix.EFBIG, err)
 	}
 	f.Close() //nolint:errcheck // only read
 	switch {

@@ -2,7 +2,6 @@ package treesync
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -28,9 +27,9 @@ func (t *Tree) Apply(ctx context.Context, remove []string, r io.Reader) error {
 	return t.error(t.apply(ctx, remove, r, nil, nil))
 }
 
-// apply is Apply that takes only what is wanted, in that order, unless want is
-// nil, and tells what it did.
-func (t *Tree) apply(ctx context.Context, remove []string, r io.Reader, want *wanted, done func(bytes int64)) (err error) {
+// apply is Apply that takes only what was asked for, in that order, unless want
+// is nil, and tells what it did.
+func (t *Tree) apply(ctx context.Context, remove []string, r io.Reader, want *asked, done func(bytes int64)) (err error) {
 	p, err := t.Open(ctx, true)
 	if err != nil {
 		return err
@@ -58,7 +57,7 @@ type applier struct {
 	p    *Place
 	c    *nofollow.Cursor
 	d    *decoder
-	want *wanted
+	want *asked
 	done func(bytes int64)
 	dirs []closedDir // to get their mode in the end
 	// touched are the directories that have changed, as long as they are few.
@@ -163,6 +162,9 @@ func (a *applier) stream(r io.Reader) error {
 			if more, err := d.more(); !more {
 				return err
 			}
+			if a.want != nil {
+				a.want.metas = wanted{} // they were before what the other side sends
+			}
 		case recordError:
 			return d.failure()
 		default:
@@ -181,7 +183,7 @@ func (a *applier) record(k byte) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	if k != recordMeta && k != recordTold && !a.want.has(name) {
+	if !a.want.has(k, name) {
 		return bad(name, "nobody asked for it")
 	}
 	a.touch(name)
@@ -225,6 +227,14 @@ func (a *applier) tell(name string) error {
 // in goes to the directory that an entry is in; what is missing is made.
 func (a *applier) in(name string) (*nofollow.Dir, error) {
 	return a.c.To(path.Dir(name), func(in *nofollow.Dir, _, base string) error { return a.mkdir(in, base, 0o755) })
+}
+
+// temp is where what goes to a directory is half made.
+func (a *applier) temp(in *nofollow.Dir) *nofollow.Dir {
+	if a.p.Temp != nil {
+		return a.p.Temp
+	}
+	return in
 }
 
 func (a *applier) mkdir(in *nofollow.Dir, base string, mode fs.FileMode) error {
@@ -306,13 +316,13 @@ func (a *applier) link(name string) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	tmp := tempPrefix + rand.Text()
-	if err := in.Symlink(target, tmp); err != nil {
+	temp, tmp := a.temp(in), nofollow.TempName(tempPrefix)
+	if err := temp.Symlink(target, tmp); err != nil {
 		return err
 	}
-	err = in.Rename(tmp, in, base)
+	err = temp.Rename(tmp, in, base)
 	if err != nil {
-		in.Remove(tmp) //nolint:errcheck // the first error counts
+		temp.Remove(tmp) //nolint:errcheck // the first error counts
 	}
 	return err
 }
@@ -372,15 +382,12 @@ func (a *applier) file(name string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	temp := in
-	if a.p.Temp != nil {
-		temp = a.p.Temp
-	}
-	tmp := tempPrefix + rand.Text()
+	temp, tmp := a.temp(in), nofollow.TempName(tempPrefix)
 	f, err := temp.OpenFile(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return 0, err
 	}
+	nofollow.InUse(f)
 	kept := false
 	defer func() {
 		f.Close()
@@ -485,27 +492,6 @@ func (a *applier) data(f *os.File, at, n int64) error {
 		n -= int64(len(buf))
 	}
 	return nil
-}
-
-// wanted is what was asked for, in order. Nil is anything.
-type wanted struct {
-	names []string
-	next  int
-}
-
-// has reports whether a name is the next that was asked for, or, of those that
-// come later, any. The same name may come again, if its file was dropped.
-func (w *wanted) has(name string) bool {
-	if w == nil {
-		return true
-	}
-	for i := w.next; i < len(w.names); i++ {
-		if w.names[i] == name {
-			w.next = i
-			return true
-		}
-	}
-	return false
 }
 
 // sameTime compares times as files have them.

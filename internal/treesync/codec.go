@@ -19,14 +19,17 @@ import (
 const (
 	// maxString bounds a name or link on the wire; none that exists is longer.
 	maxString = 4096
-	// maxWindow bounds what a stream makes its reader remember.
-	maxWindow = 16 << 20
+	// window is what a stream makes its reader remember, at most.
+	window = 4 << 20
 	// chunkSize is how much of a file goes into one record.
 	chunkSize = 128 << 10
 )
 
 // magic begins a stream that is not compressed.
 const magic = "TBX1"
+
+// emptyStream has nothing in it.
+const emptyStream = magic + string(rune(recordEnd))
 
 // zstdMagic begins a frame of zstd.
 const zstdMagic = "\x28\xb5\x2f\xfd"
@@ -66,7 +69,7 @@ func newEncoder(w io.Writer, plain bool) (*encoder, error) {
 		_, err := e.w.WriteString(magic)
 		return e, err
 	}
-	zw, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+	zw, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(2))
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func (d *decoder) segment() error {
 		return errNoStream
 	}
 	if d.zr == nil {
-		d.zr, err = zstd.NewReader(d.src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(1<<40))
+		d.zr, err = zstd.NewReader(d.src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(window), zstd.WithDecoderMaxMemory(1<<40))
 		if err != nil {
 			return err
 		}

@@ -14,9 +14,18 @@
 // whatever is done around them. Set-user-ID and set-group-ID bits, owners and
 // further attributes do not travel, and two names of one file become two files.
 //
+// A side is hostile to the other. Names on the wire are in order and bounded, of
+// a stream nothing is taken that was not asked for, and what is kept of
+// .gitignore files and of directories in each other is bounded, too.
+//
+// A sync that is killed leaves a file named ".taibox-sync-…" in a [Dir], which is
+// in no index. The next one to the same directory removes it, once it is a day
+// old and not in use.
+//
 // # Errors
 //
-// What another side sent and none may send is [volume.ErrArchive]. Other errors
+// What another side sent and none may send is [volume.ErrArchive], and what a tree
+// has too much of [volume.ErrTooLarge]. Other errors
 // wrap the error number of the system call.
 //
 // # Concurrency

@@ -7,7 +7,6 @@ import (
 	"path"
 	"strings"
 
-	"github.com/taibox/taibox/internal/gitignore"
 	"github.com/taibox/taibox/internal/nofollow"
 	"github.com/taibox/taibox/internal/tartree"
 	"github.com/taibox/taibox/tai/volume"
@@ -69,7 +68,11 @@ const bits = fs.ModePerm | fs.ModeSticky
 // index may have, without those that are excluded.
 func checked(entries iter.Seq2[volume.SyncEntry, error], o volume.IndexOptions) iter.Seq2[volume.SyncEntry, error] {
 	return func(yield func(volume.SyncEntry, error) bool) {
-		exclude := gitignore.New(o.Exclude)
+		exclude, err := excluded(o)
+		if err != nil {
+			yield(volume.SyncEntry{}, err)
+			return
+		}
 		last, skipped := "", ""
 		var dirs []string // the directory that was listed last, and those above it
 		for e, err := range entries {

@@ -48,6 +48,9 @@ func (t *Tree) hashes(ctx context.Context, names []string) ([]string, error) {
 	}()
 	buf := make([]byte, blockSize)
 	for i, name := range names {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
 		if err := checkName(name); err != nil {
 			return nil, err
 		}

@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	gosync "sync"
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/taibox/taibox/internal/treesync"
@@ -178,6 +182,9 @@ func TestEvilSides(t *testing.T) {
 		"wrong-hashes":  {[]volume.SyncEntry{{Path: "dir", Mode: fs.ModeDir | 0o755}, {Path: "dir/f", Mode: 0o644, Size: 3, ModTime: when}}, nil},
 		"excluded":      {[]volume.SyncEntry{dir("deny"), file("deny/x")}, stream().file("deny/x", "x").end()},
 		"git-hook":      {[]volume.SyncEntry{dir(".git"), file(".git/hook")}, stream().file(".git/hook", "x").end()},
+		"meta":          {[]volume.SyncEntry{file("a")}, stream().meta("file", 0o666).file("a", "x").end()},
+		"meta-excluded": {[]volume.SyncEntry{file("a")}, stream().meta("dir/f", 0o666).file("a", "x").end()},
+		"meta-later":    {[]volume.SyncEntry{file("a")}, append(stream().file("a", "x").end(), stream().meta("file", 0o666).end()...)},
 		"other-side-up": {[]volume.SyncEntry{file("a")}, stream().kind('!').str("ARCHIVE_INVALID").str("no").end()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,12 +200,169 @@ func TestEvilSides(t *testing.T) {
 			if got := picture(t, dest); got != want {
 				t.Errorf("there is\n%s", got)
 			}
-			if name != "excluded" && name != "git-hook" && name != "other-side-up" && name != "unasked" && name != "before" {
+			if name != "excluded" && name != "git-hook" && name != "other-side-up" && name != "unasked" && name != "before" && !strings.HasPrefix(name, "meta") {
 				if _, err := treesync.Sync(t.Context(), treesync.Dir(dest), e, o); !errors.Is(err, volume.ErrArchive) {
 					t.Errorf("as a destination: %v", err)
 				}
 			}
 		})
+	}
+}
+
+// compressed is a stream as a side far away sends it.
+func compressed(t *testing.T, r record) []byte {
+	t.Helper()
+	zw, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zw.Close()
+	return zw.EncodeAll(r[len(stream()):], nil)
+}
+
+// A mode that is to be set is the one that the index has, whatever comes later.
+func TestEvilMetas(t *testing.T) {
+	dest, _ := place(t)
+	e := evil{
+		[]volume.SyncEntry{{Path: "a", Mode: 0o644, Size: 1, ModTime: time.Unix(1, 0)}, {Path: "dir", Mode: fs.ModeDir | 0o750}},
+		compressed(t, stream().file("a", "x").meta("dir", 0o777).end()),
+	}
+	if _, err := treesync.Sync(t.Context(), e, treesync.Dir(dest), volume.SyncOptions{}); !errors.Is(err, volume.ErrArchive) || !strings.Contains(err.Error(), "nobody asked") {
+		t.Error(err)
+	}
+	if info, err := os.Stat(filepath.Join(dest, "dir")); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// What names files is refused at the first that is out of order or too much:
+// a stream of a few bytes may have any number of them.
+func TestEvilNames(t *testing.T) {
+	long := strings.Repeat("d/", 2000)
+	many := func(n int, name func(int) string) record {
+		r := stream()
+		for i := range n {
+			r = r.kind('n').str(name(i))
+		}
+		return r.end()
+	}
+	for name, data := range map[string]record{
+		"equal":    stream().kind('n').str("a").kind('n').str("a"), // of the rest nothing is asked
+		"order":    stream().kind('n').str("b").kind('n').str("a"),
+		"slash":    stream().kind('n').str("a!").kind('n').str("a/b"),
+		"up":       stream().kind('n').str("../a"),
+		"empty":    stream().kind('n').str(""),
+		"number":   many(treesync.MaxNames+1, func(i int) string { return fmt.Sprintf("%06d", i) }),
+		"bytes":    many(treesync.MaxNameBytes/255+1, func(i int) string { return fmt.Sprintf("%0255d", i) }),
+		"too-long": stream().kind('n').str(long + long),
+		"no-name":  stream().file("a", "x").end(),
+	} {
+		if _, err := treesync.ReadNames(bytes.NewReader(data)); !errors.Is(err, volume.ErrArchive) || errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if names, err := treesync.ReadNames(bytes.NewReader(many(treesync.MaxNames, func(i int) string { return fmt.Sprintf("%06d", i) }))); len(names) != treesync.MaxNames {
+		t.Errorf("%d names, %v", len(names), err)
+	}
+	for name, data := range map[string]record{
+		"more":     many(3, strconv.Itoa),
+		"less":     many(1, strconv.Itoa),
+		"too-long": stream().kind('n').str(strings.Repeat("0", 65)),
+	} {
+		if _, err := treesync.ReadHashes(bytes.NewReader(data), 2); !errors.Is(err, volume.ErrArchive) || errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("hashes, %s: %v", name, err)
+		}
+	}
+	// What a stream makes its reader remember is bounded.
+	var wide bytes.Buffer
+	zw, err := zstd.NewWriter(&wide, zstd.WithWindowSize(8<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(zw, io.LimitReader(rand.NewChaCha8([32]byte{}), 9<<20)); err != nil {
+		t.Fatal(err)
+	}
+	zw.Close()
+	if _, err := treesync.ReadNames(&wide); !errors.Is(err, volume.ErrArchive) || !strings.Contains(err.Error(), "window") {
+		t.Errorf("a wide window: %v", err)
+	}
+}
+
+// The patterns of directories in each other are bounded together, and what is
+// too much is named, from afar too.
+func TestHostileIgnoreFiles(t *testing.T) {
+	from := t.TempDir()
+	const each = 10_000
+	text := strings.Repeat("a\n", each)
+	plant(t, from, map[string]string{".gitignore": text, "f": "f"})
+	for i := range 10 {
+		plant(t, from, map[string]string{strings.Repeat("d/", i+1) + ".gitignore": text})
+	}
+	for way, ends := range ways(from, t.TempDir()) {
+		o := volume.SyncOptions{IndexOptions: volume.IndexOptions{GitIgnore: true}}
+		if _, err := treesync.Sync(t.Context(), ends[0], ends[1], o); !errors.Is(err, volume.ErrTooLarge) || !strings.Contains(err.Error(), `d/d/d/d/d/d/.gitignore`) {
+			t.Errorf("%s: %v", way, err)
+		}
+		o.Exclude = []string{"/d"}
+		if _, err := treesync.Sync(t.Context(), ends[0], ends[1], o); err != nil {
+			t.Errorf("%s, without it: %v", way, err)
+		}
+		o.Exclude = strings.Split(strings.Repeat(text, 10), "\n")
+		if _, err := treesync.Sync(t.Context(), ends[0], ends[1], o); !errors.Is(err, volume.ErrTooLarge) {
+			t.Errorf("%s, with too much to exclude: %v", way, err)
+		}
+	}
+}
+
+// Of the .gitignore files of a source only so much is kept, holes or not.
+func TestHostileIgnoreHoles(t *testing.T) {
+	dest, e, data := t.TempDir(), evil{}, stream()
+	for i := range 70 {
+		dir := fmt.Sprintf("d%02d", i)
+		plant(t, dest, map[string]string{dir + "/only-here": "x"})
+		e.entries = append(e.entries, volume.SyncEntry{Path: dir, Mode: fs.ModeDir | 0o755})
+		data = data.kind('F').str(dir + "/.gitignore").uint(0o644).int(1).uint(0).uint(1<<20 - 2).kind('Z').uint(1<<20 - 2).kind('K')
+	}
+	e.data = data.end()
+	o := volume.SyncOptions{Delete: true, IndexOptions: volume.IndexOptions{GitIgnore: true}}
+	if _, err := treesync.Sync(t.Context(), e, treesync.Dir(dest), o); !errors.Is(err, volume.ErrTooLarge) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dest, "d00/only-here")); err != nil {
+		t.Error(err)
+	}
+}
+
+// patient is a context that ends when it was looked at some times.
+type patient struct {
+	context.Context //nolint:containedctx // it is one
+	left            int
+}
+
+func (p *patient) Err() error {
+	if p.left--; p.left < 0 {
+		return errCut
+	}
+	return nil
+}
+
+// An index ends with its caller, though nothing of a directory is ever yielded.
+func TestIndexEndsWithItsCaller(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, map[string]string{".gitignore": "*"})
+	for i := range 100 {
+		plant(t, dir, map[string]string{fmt.Sprint(i): ""})
+	}
+	for left, want := range map[int]error{50: errCut, 1000: nil} {
+		var got error
+		for e, err := range treesync.Dir(dir).Index(&patient{context.Background(), left}, volume.IndexOptions{GitIgnore: true}) {
+			if got = err; err == nil {
+				t.Errorf("there is %q", e.Path)
+			}
+		}
+		if !errors.Is(got, want) {
+			t.Errorf("after %d looks: %v", left, got)
+		}
 	}
 }
 
@@ -283,7 +447,8 @@ func FuzzIndex(f *testing.F) {
 	f.Add([]byte(stream().kind('!').str("ARCHIVE_INVALID").str("text")))
 	f.Add([]byte(stream().kind('n').str("a").end()))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		treesync.ReadNames(bytes.NewReader(data), 1000, 1<<20)
+		treesync.ReadNames(bytes.NewReader(data))
+		treesync.ReadHashes(bytes.NewReader(data), 1000)
 		treesync.ReadApply(bytes.NewReader(data))
 		var entries []volume.SyncEntry
 		for e, err := range treesync.ReadIndex(bytes.NewReader(data)) {

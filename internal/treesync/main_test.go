@@ -37,7 +37,7 @@ func (f far) names(names []string) ([]string, error) {
 	if err := treesync.WriteNames(&wire, names); err != nil {
 		return nil, err
 	}
-	return treesync.ReadNames(&wire, treesync.MaxNames, treesync.MaxNameBytes)
+	return treesync.ReadNames(&wire)
 }
 
 func (f far) Hashes(ctx context.Context, names []string) ([]string, error) {
@@ -49,7 +49,11 @@ func (f far) Hashes(ctx context.Context, names []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.names(hashes)
+	var wire bytes.Buffer
+	if err := treesync.WriteNames(&wire, hashes); err != nil {
+		return nil, err
+	}
+	return treesync.ReadHashes(&wire, len(names))
 }
 
 func (f far) Fetch(ctx context.Context, names []string, w io.Writer) error {
@@ -161,6 +165,10 @@ func stream() record { return record("TBX1") }
 
 func (r record) file(name, data string) record {
 	return r.kind('F').str(name).uint(0o644).int(1).uint(0).uint(uint64(len(data))).kind('C').str(data).kind('K')
+}
+
+func (r record) meta(name string, mode uint64) record {
+	return r.kind('M').str(name).uint(mode).int(5).uint(5)
 }
 
 func (r record) dir(name string) record { return r.kind('D').str(name).uint(0o755) }

@@ -3,14 +3,31 @@ package treesync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/taibox/taibox/tai/volume"
 )
 
-// fetchSmall reads the contents of small files of a side. Those that are not
-// there, or are no small files, are left out.
+// fetchSmall reads the contents of .gitignore files of a side. Those that are not
+// there, or are no files, are left out.
 func fetchSmall(ctx context.Context, from volume.SyncEnd, names []string) (map[string][]byte, error) {
+	f := &smallFiles{data: map[string][]byte{}, left: maxIgnoreFiles}
+	for batch := range batches(names) {
+		if err := f.fetch(ctx, from, batch); err != nil {
+			return nil, err
+		}
+	}
+	return f.data, nil
+}
+
+// smallFiles are files that are kept in memory.
+type smallFiles struct {
+	data map[string][]byte
+	left int64 // bytes that there is room for
+}
+
+func (f *smallFiles) fetch(ctx context.Context, from volume.SyncEnd, names []string) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	pr, pw := io.Pipe()
@@ -20,40 +37,39 @@ func fetchSmall(ctx context.Context, from volume.SyncEnd, names []string) (map[s
 		pw.CloseWithError(err)
 		fetched <- err
 	}()
-	files, err := readSmall(pr, &wanted{names: names})
+	err := f.read(pr, &wanted{names: names})
 	pr.CloseWithError(errGivenUp)
 	if err != nil {
 		stop(errGivenUp)
 	}
 	if ferr := <-fetched; ferr != nil && !errors.Is(ferr, errGivenUp) {
-		return nil, ferr
+		return ferr
 	}
-	return files, err
+	return err
 }
 
-func readSmall(r io.Reader, want *wanted) (map[string][]byte, error) {
+func (f *smallFiles) read(r io.Reader, want *wanted) error {
 	d, err := newDecoder(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer d.close()
-	files := map[string][]byte{}
 	for {
 		k, err := d.kind()
 		switch {
 		case err != nil:
-			return nil, err
+			return err
 		case k == recordEnd:
-			return files, nil
+			return nil
 		case k == recordError:
-			return nil, d.failure()
+			return d.failure()
 		}
 		name, err := d.str()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if k != recordTold && !want.has(name) {
-			return nil, bad(name, "nobody asked for it")
+			return bad(name, "nobody asked for it")
 		}
 		switch k {
 		case recordTold, recordLink:
@@ -63,20 +79,21 @@ func readSmall(r io.Reader, want *wanted) (map[string][]byte, error) {
 		case recordFile:
 			var data []byte
 			var whole bool
-			if data, whole, err = d.smallFile(); whole && err == nil {
-				files[name] = data
+			if data, whole, err = d.smallFile(f.left); whole && err == nil {
+				f.data[name] = data
+				f.left -= int64(len(data))
 			}
 		default:
 			err = bad(name, "an unknown record")
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
 }
 
-// smallFile reads a file of at most [maxIgnoreFile] bytes.
-func (d *decoder) smallFile() (data []byte, whole bool, err error) {
+// smallFile reads a file of at most [maxIgnoreFile] bytes, if there is room.
+func (d *decoder) smallFile(room int64) (data []byte, whole bool, err error) {
 	if _, err = d.mode(); err != nil {
 		return nil, false, err
 	}
@@ -89,6 +106,9 @@ func (d *decoder) smallFile() (data []byte, whole bool, err error) {
 	}
 	if size > maxIgnoreFile {
 		return nil, false, bad("", "a .gitignore that is too large")
+	}
+	if size > room {
+		return nil, false, fmt.Errorf("%w: there are .gitignore files of more than %d bytes", volume.ErrTooLarge, maxIgnoreFiles)
 	}
 	for {
 		k, err := d.kind()

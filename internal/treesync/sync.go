@@ -7,16 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"path"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/taibox/taibox/internal/gitignore"
 	"github.com/taibox/taibox/tai/volume"
 )
-
-// hashBatch is how many files are hashed by one call.
-const hashBatch = 10_000
 
 // maxLeftOut is how many links a result names.
 const maxLeftOut = 100
@@ -107,7 +104,7 @@ func (s *syncer) progress(last bool) {
 func (s *syncer) plan(ctx context.Context) error {
 	nextFrom, stopFrom := iter.Pull2(checked(s.from.Index(ctx, s.o.IndexOptions), s.o.IndexOptions))
 	defer stopFrom()
-	nextTo, stopTo := iter.Pull2(checked(s.to.Index(ctx, s.o.IndexOptions), s.o.IndexOptions))
+	nextTo, stopTo := iter.Pull2(checked(s.indexTo(ctx), s.o.IndexOptions))
 	defer stopTo()
 	// On the way the result is only this function's.
 	src, err, haveSrc := nextFrom()
@@ -148,6 +145,14 @@ func (s *syncer) plan(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// indexTo is the index of the destination.
+func (s *syncer) indexTo(ctx context.Context) iter.Seq2[volume.SyncEntry, error] {
+	if dst, ok := s.to.(*Tree); ok {
+		return dst.index(ctx, s.o.IndexOptions, !s.o.DryRun)
+	}
+	return s.to.Index(ctx, s.o.IndexOptions)
 }
 
 // one decides what becomes of an entry of the source.
@@ -201,29 +206,18 @@ func (s *syncer) sendEntry(e *volume.SyncEntry) {
 
 // compareHashes finds out which of the doubtful files differ.
 func (s *syncer) compareHashes(ctx context.Context) error {
+	names := make([]string, len(s.doubtful))
+	for i, m := range s.doubtful {
+		names[i] = m.name
+	}
 	var differ []string
-	for rest := s.doubtful; len(rest) > 0; {
-		batch := rest[:min(hashBatch, len(rest))]
-		rest = rest[len(batch):]
-		names := make([]string, len(batch))
-		for i, m := range batch {
-			names[i] = m.name
+	rest := s.doubtful
+	for batch := range batches(names) {
+		ours, theirs, err := s.hashBoth(ctx, batch)
+		if err != nil {
+			return err
 		}
-		var theirs []string
-		done := make(chan error, 1)
-		go func() {
-			var err error
-			theirs, err = s.to.Hashes(ctx, names)
-			done <- err
-		}()
-		ours, err := s.from.Hashes(ctx, names)
-		if err = errors.Join(err, <-done); err != nil {
-			return fmt.Errorf("compare files: %w", err)
-		}
-		if len(ours) != len(names) || len(theirs) != len(names) {
-			return bad("", "hashes of other files than were asked for")
-		}
-		for i, m := range batch {
+		for i, m := range rest[:len(batch)] {
 			switch {
 			case ours[i] != theirs[i] || ours[i] == "":
 				differ = append(differ, m.name)
@@ -232,9 +226,44 @@ func (s *syncer) compareHashes(ctx context.Context) error {
 				s.metas = append(s.metas, m)
 			}
 		}
+		rest = rest[len(batch):]
 	}
 	s.send = merge(s.send, differ)
 	return nil
+}
+
+func (s *syncer) hashBoth(ctx context.Context, names []string) (ours, theirs []string, err error) {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		theirs, err = s.to.Hashes(ctx, names)
+		done <- err
+	}()
+	ours, err = s.from.Hashes(ctx, names)
+	if err = errors.Join(err, <-done); err != nil {
+		return nil, nil, fmt.Errorf("compare files: %w", err)
+	}
+	if len(ours) != len(names) || len(theirs) != len(names) {
+		return nil, nil, bad("", "hashes of other files than were asked for")
+	}
+	return ours, theirs, nil
+}
+
+// batches cuts a list of names into what one call may name.
+func batches(names []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for len(names) > 0 {
+			n, size := 0, 0
+			for n < min(len(names), MaxNames) && size+len(names[n]) <= MaxNameBytes {
+				size += len(names[n])
+				n++
+			}
+			if !yield(names[:n]) {
+				return
+			}
+			names = names[n:]
+		}
+	}
 }
 
 // merge joins two sorted lists.
@@ -253,67 +282,11 @@ func merge(a, b []string) []string {
 	return append(append(all, a...), b...)
 }
 
-// keepIgnored takes what the source's .gitignore files name off the list of
-// what is to be deleted: the source does not have it only since it is ignored.
-func (s *syncer) keepIgnored(ctx context.Context) error {
-	if !s.o.GitIgnore {
-		return nil
-	}
-	var dirs []string // all that something is to be deleted in, in order
-	seen := map[string]bool{}
-	for _, name := range s.extra {
-		var up []string
-		for dir := path.Dir(name); !seen[dir]; dir = path.Dir(dir) {
-			seen[dir] = true
-			up = append(up, dir)
-		}
-		for i := range up {
-			dirs = append(dirs, path.Join(up[len(up)-1-i], ".gitignore"))
-		}
-	}
-	texts, err := fetchSmall(ctx, s.from, dirs)
-	if err != nil {
-		return fmt.Errorf("read .gitignore: %w", err)
-	}
-	matchers := map[string]*gitignore.Matcher{}
-	var of func(dir string) *gitignore.Matcher
-	of = func(dir string) *gitignore.Matcher {
-		if m, ok := matchers[dir]; ok {
-			return m
-		}
-		var up *gitignore.Matcher
-		if dir != "." {
-			up = of(path.Dir(dir))
-		}
-		rel := dir
-		if dir == "." {
-			rel = ""
-		}
-		m := up.Sub(rel, gitignore.Lines(texts[path.Join(dir, ".gitignore")]))
-		matchers[dir] = m
-		return m
-	}
-	kept := map[string]bool{}
-	var extra []string
-	for _, name := range s.extra {
-		// Whether a name that only the destination has is a directory is not in
-		// the list; to be kept it may be either.
-		parent := path.Dir(name)
-		if kept[parent] || of(parent).Ignored(name, true) {
-			kept[name] = true
-			continue
-		}
-		extra = append(extra, name)
-	}
-	s.extra = extra
-	return nil
-}
-
 // transfer has the source's entries made at the destination.
 func (s *syncer) transfer(ctx context.Context) error {
-	remove := merge(s.retype, s.extra)
-	if len(remove)+len(s.send)+len(s.metas) == 0 {
-		return nil
+	remove, err := s.removeMany(ctx)
+	if err != nil || len(remove)+len(s.send)+len(s.metas) == 0 {
+		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -327,9 +300,8 @@ func (s *syncer) transfer(ctx context.Context) error {
 		fetched <- err
 	}()
 	r := &counter{r: pr, s: s}
-	var err error
 	if dst != nil {
-		err = dst.apply(ctx, remove, r, &wanted{names: s.send}, s.count)
+		err = dst.apply(ctx, remove, r, s.asked(), s.count)
 	} else {
 		err = s.to.Apply(ctx, remove, r)
 	}
@@ -342,6 +314,31 @@ func (s *syncer) transfer(ctx context.Context) error {
 		return ferr
 	}
 	return err
+}
+
+// removeMany has removed what one call may not name, the deepest first, and
+// returns the rest.
+func (s *syncer) removeMany(ctx context.Context) ([]string, error) {
+	all := slices.Collect(batches(merge(s.retype, s.extra)))
+	if len(all) == 0 {
+		return nil, nil
+	}
+	for _, batch := range slices.Backward(all[1:]) {
+		if err := s.to.Apply(ctx, batch, strings.NewReader(emptyStream)); err != nil {
+			return nil, err
+		}
+	}
+	return all[0], nil
+}
+
+// asked is what the destination is to get: the metas from here, all else from
+// the source.
+func (s *syncer) asked() *asked {
+	a := &asked{entries: wanted{names: s.send}}
+	for _, m := range s.metas {
+		a.metas.names = append(a.metas.names, m.name)
+	}
+	return a
 }
 
 var errGivenUp = errors.New("nobody takes it")
@@ -379,7 +376,12 @@ func (s *syncer) sendAll(ctx context.Context, w io.Writer, src, dst *Tree) error
 	case len(s.send) == 0:
 		return nil
 	case src == nil:
-		return s.from.Fetch(ctx, s.send, w)
+		for batch := range batches(s.send) {
+			if err := s.from.Fetch(ctx, batch, w); err != nil {
+				return err
+			}
+		}
+		return nil
 	case dst == nil:
 		return src.fetch(ctx, s.send, w, false, s.count)
 	}

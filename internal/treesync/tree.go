@@ -3,6 +3,7 @@ package treesync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -76,11 +77,13 @@ func Dir(dir string) *Tree {
 	}}
 }
 
-// maxIgnoreFile is how large a .gitignore may be.
-const maxIgnoreFile = 1 << 20
-
 // Index lists the tree, see [volume.SyncEnd].
 func (t *Tree) Index(ctx context.Context, o volume.IndexOptions) iter.Seq2[volume.SyncEntry, error] {
+	return t.index(ctx, o, false)
+}
+
+// index is Index that may remove what a sync that was killed left half written.
+func (t *Tree) index(ctx context.Context, o volume.IndexOptions, tidy bool) iter.Seq2[volume.SyncEntry, error] {
 	return func(yield func(volume.SyncEntry, error) bool) {
 		p, err := t.Open(ctx, false)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -88,13 +91,24 @@ func (t *Tree) Index(ctx context.Context, o volume.IndexOptions) iter.Seq2[volum
 		}
 		if err == nil {
 			defer p.close()
-			w := &walker{ctx: ctx, o: o, yield: yield, exclude: gitignore.New(o.Exclude)}
-			err = w.dir(p.Root, "", nil)
+			err = walk(ctx, p, o, tidy, yield)
 		}
 		if err != nil && !errors.Is(err, errStop) {
 			yield(volume.SyncEntry{}, t.error(err))
 		}
 	}
+}
+
+func walk(ctx context.Context, p *Place, o volume.IndexOptions, tidy bool, yield func(volume.SyncEntry, error) bool) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	exclude, err := excluded(o)
+	if err != nil {
+		return err
+	}
+	w := &walker{ctx: ctx, o: o, tidy: tidy, yield: yield, exclude: exclude}
+	return w.dir(p.Root, "", nil)
 }
 
 // errStop ends a walk that nobody wants any more.
@@ -103,16 +117,23 @@ var errStop = errors.New("stop")
 type walker struct {
 	ctx     context.Context //nolint:containedctx // it lives for one call
 	o       volume.IndexOptions
+	tidy    bool
 	yield   func(volume.SyncEntry, error) bool
 	exclude *gitignore.Matcher
 	depth   int
+	held    int // names of the directories on the way
 }
 
 func (w *walker) dir(d *nofollow.Dir, rel string, ignore *gitignore.Matcher) error {
-	if err := context.Cause(w.ctx); err != nil {
-		return err
-	}
 	names, err := d.Names()
+	w.held += len(names)
+	defer func() { w.held -= len(names) }()
+	if err == nil && w.held > nofollow.MaxNames {
+		err = nofollow.ErrTooMany
+	}
+	if errors.Is(err, nofollow.ErrTooMany) {
+		err = fmt.Errorf("%w: %.256q: %w", volume.ErrTooLarge, rel, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -123,7 +144,13 @@ func (w *walker) dir(d *nofollow.Dir, rel string, ignore *gitignore.Matcher) err
 		}
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, tempPrefix) || w.o.GitIgnore && name == ".git" {
+		if strings.HasPrefix(name, tempPrefix) {
+			if w.tidy {
+				d.RemoveLeft(name, tempPrefix)
+			}
+			continue
+		}
+		if w.o.GitIgnore && name == ".git" {
 			continue
 		}
 		if err := w.entry(d, name, path.Join(rel, name), ignore); err != nil {
@@ -148,12 +175,15 @@ func subIgnore(d *nofollow.Dir, rel string, ignore *gitignore.Matcher) (*gitigno
 		return nil, err
 	}
 	if len(data) > maxIgnoreFile {
-		return nil, &fs.PathError{Op: "read", Path: path.Join(rel, ".gitignore"), Err: unix.EFBIG}
+		return nil, fmt.Errorf("%w: %.256q: more than %d bytes", volume.ErrTooLarge, path.Join(rel, ".gitignore"), maxIgnoreFile)
 	}
-	return ignore.Sub(rel, gitignore.Lines(data)), nil
+	return addIgnore(ignore, rel, data)
 }
 
 func (w *walker) entry(d *nofollow.Dir, name, rel string, ignore *gitignore.Matcher) error {
+	if err := context.Cause(w.ctx); err != nil {
+		return err
+	}
 	st, err := d.Lstat(name)
 	if nofollow.Vanished(err) {
 		return nil

@@ -144,9 +144,10 @@ func TestWhatIsExcluded(t *testing.T) {
 	plant(t, from, map[string]string{
 		".gitignore": "*.log\n/build/\n!keep.log\n/.gitignore\n", "x.log": "x", "keep.log": "k", "build/out": "o", "src/.gitignore": "gen/\n", "src/gen/g": "g", "src/a.c": "a",
 		".git/HEAD": "h", "sub/.git/config": "c", "secret.key": "s", "node_modules/m": "m", "linked/.gitignore": "->../src/.gitignore", "linked/gen/x": "x",
+		"-d/.gitignore": "own\n", "in/ner/f": "f",
 	})
 	for _, way := range []string{"near", "far"} {
-		plant(t, to, map[string]string{"y.log": "y", "build/old": "o", "src/gen/old": "o", ".git/index": "i", "secret.key": "mine", "node_modules/n": "n", "gone": "g", "src/gone": "g"})
+		plant(t, to, map[string]string{"y.log": "y", "build/old": "o", "src/gen/old": "o", ".git/index": "i", "-d/own": "o", "in/ner/gone": "g", "secret.key": "mine", "node_modules/n": "n", "gone": "g", "src/gone": "g"})
 		ends := ways(from, to)[way]
 		sync(t, ends[0], ends[1], volume.SyncOptions{Delete: true, IndexOptions: volume.IndexOptions{GitIgnore: true, Exclude: []string{"*.key", "node_modules/"}}})
 		var got []string
@@ -154,7 +155,7 @@ func TestWhatIsExcluded(t *testing.T) {
 			got = append(got, strings.Trim(strings.Fields(line)[0], `"`))
 		}
 		want := []string{
-			".git", ".git/index", "build", "build/old", "keep.log", "linked", "linked/.gitignore", "linked/gen", "linked/gen/x", "node_modules", "node_modules/n",
+			"-d", "-d/.gitignore", "-d/own", ".git", ".git/index", "build", "build/old", "in", "in/ner", "in/ner/f", "keep.log", "linked", "linked/.gitignore", "linked/gen", "linked/gen/x", "node_modules", "node_modules/n",
 			"secret.key", "src", "src/.gitignore", "src/a.c", "src/gen", "src/gen/old", "sub", "y.log",
 		}
 		if !slices.Equal(got, want) {
@@ -169,6 +170,50 @@ func TestWhatIsExcluded(t *testing.T) {
 	sync(t, treesync.Dir(from), treesync.Dir(to), volume.SyncOptions{Delete: true, IndexOptions: volume.IndexOptions{Exclude: []string{"*.key"}}})
 	if entries, err := os.ReadDir(filepath.Join(to, "old")); len(entries) != 1 || entries[0].Name() != "x.key" {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// More names than one call may have are sent by several.
+func TestManyNames(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 7)
+	plant(t, from, map[string]string{deep: "", "kept": "k"})
+	long := strings.Repeat("n", 240)
+	number := 2*treesync.MaxNameBytes/(len(deep)+len(long)) + 100
+	dir, err := os.OpenRoot(filepath.Join(from, deep))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	name := func(i int) string { return fmt.Sprintf("%s%05d", long, i) }
+	for i := range number {
+		if err := dir.WriteFile(name(i), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := ways(from, to)["far"]
+	if res := sync(t, ends[0], ends[1], volume.SyncOptions{}); res.FilesSynced != int64(number)+8 {
+		t.Fatalf("%+v", res)
+	}
+	if got, want := picture(t, to), picture(t, from); got != want {
+		t.Fatal("the trees differ")
+	}
+	for i := range number {
+		if err := dir.Chtimes(name(i), time.Unix(1e9, 0), time.Unix(1e9, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res := sync(t, ends[0], ends[1], volume.SyncOptions{}); res.FilesSynced != int64(number) || res.BytesSynced != 0 {
+		t.Errorf("touched: %+v", res)
+	}
+	if err := os.RemoveAll(filepath.Join(from, deep[:250])); err != nil {
+		t.Fatal(err)
+	}
+	if res := sync(t, ends[0], ends[1], volume.SyncOptions{Delete: true}); res.FilesRemoved != int64(number)+7 {
+		t.Errorf("removed: %+v", res)
+	}
+	if got, want := picture(t, to), picture(t, from); got != want {
+		t.Errorf("there is\n%.1000s", got)
 	}
 }
 
@@ -381,13 +426,15 @@ func TestFileChangesWhileItIsRead(t *testing.T) {
 }
 
 func TestCancelled(t *testing.T) {
-	from, to := t.TempDir(), t.TempDir()
-	plant(t, from, map[string]string{"a/b": "b"})
+	full, empty := t.TempDir(), t.TempDir()
+	plant(t, full, map[string]string{"a/b": "b"})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errCut)
-	for way, ends := range ways(from, to) {
-		if _, err := treesync.Sync(ctx, ends[0], ends[1], volume.SyncOptions{}); err == nil || way == "near" && !errors.Is(err, errCut) {
-			t.Errorf("%s: %v", way, err)
+	for _, from := range []string{full, empty} {
+		for way, ends := range ways(from, empty) {
+			if _, err := treesync.Sync(ctx, ends[0], ends[1], volume.SyncOptions{}); err == nil || way == "near" && !errors.Is(err, errCut) {
+				t.Errorf("%s: %v", way, err)
+			}
 		}
 	}
 }

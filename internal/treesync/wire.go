@@ -2,8 +2,11 @@ package treesync
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 
@@ -15,8 +18,8 @@ import (
 // [volume.SyncEnd] travel like this:
 //
 //	Index   the options as the protocol likes; the answer is WriteIndex
-//	Hashes  WriteNames; the answer is WriteNames of the hashes
-//	Fetch   WriteNames; the answer is what Fetch writes, as it is
+//	Hashes  WriteNames in the order of an index; the answer is WriteNames of the hashes
+//	Fetch   WriteNames in that order; the answer is what Fetch writes, as it is
 //	Apply   WriteApply; the answer is an error or nothing
 //
 // An error after the first byte of an answer travels in the answer, and its
@@ -107,10 +110,6 @@ func WriteNames(w io.Writer, names []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	return e.names(names)
-}
-
-func (e *encoder) names(names []string) error {
 	for _, n := range names {
 		e.kind(recordName)
 		e.str(n)
@@ -130,45 +129,75 @@ func WriteError(w io.Writer, why error) (err error) {
 	return errors.Join(e.fail(why), e.close())
 }
 
-// ReadNames reads what [WriteNames] wrote: most names at the most, and maxBytes
-// of them in all.
-func ReadNames(r io.Reader, most, maxBytes int64) ([]string, error) {
+// Bounds of what one call may name. [Sync] makes as many calls as it takes.
+const (
+	MaxNames     = 10_000
+	MaxNameBytes = 4 << 20
+)
+
+// ReadNames reads the names that [WriteNames] wrote, which are in the order of
+// an index.
+func ReadNames(r io.Reader) ([]string, error) {
+	left, last := MaxNameBytes, ""
+	return readList(r, MaxNames, func(name string) error {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if compare(last, name) >= 0 {
+			return bad(name, "out of order")
+		}
+		if left -= len(name); left < 0 {
+			return bad("", fmt.Sprintf("names of more than %d bytes", MaxNameBytes))
+		}
+		last = name
+		return nil
+	})
+}
+
+// ReadHashes reads the hashes of n files that [WriteNames] wrote.
+func ReadHashes(r io.Reader, n int) ([]string, error) {
+	hashes, err := readList(r, n, func(hash string) error {
+		if len(hash) > hex.EncodedLen(sha256.Size) {
+			return bad("", "an impossible hash")
+		}
+		return nil
+	})
+	if err == nil && len(hashes) != n {
+		err = bad("", fmt.Sprintf("%d hashes of %d files", len(hashes), n))
+	}
+	return hashes, err
+}
+
+// readList reads a list of which each part is checked before the next is read.
+func readList(r io.Reader, most int, check func(string) error) ([]string, error) {
 	d, err := newDecoder(r)
 	if err != nil {
 		return nil, err
 	}
 	defer d.close()
-	return d.names(most, maxBytes)
-}
-
-// Bounds of what one call may name.
-const (
-	MaxNames     = 4 << 20
-	MaxNameBytes = 512 << 20
-)
-
-func (d *decoder) names(most, maxBytes int64) ([]string, error) {
-	var names []string
+	var list []string
 	for {
 		k, err := d.kind()
 		switch {
 		case err != nil:
 			return nil, err
 		case k == recordEnd:
-			return names, nil
+			return list, nil
 		case k == recordError:
 			return nil, d.failure()
 		case k != recordName:
 			return nil, bad("", "no list of names")
+		case len(list) == most:
+			return nil, bad("", fmt.Sprintf("more than %d names", most))
 		}
-		name, err := d.str()
+		s, err := d.str()
+		if err == nil {
+			err = check(s)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if maxBytes -= int64(len(name)); maxBytes < 0 || int64(len(names)) >= most {
-			return nil, bad("", "too many names")
-		}
-		names = append(names, name)
+		list = append(list, s)
 	}
 }
 
@@ -191,9 +220,9 @@ func ReadApply(body io.Reader) (remove []string, stream io.Reader, err error) {
 		return nil, nil, cutShort(err)
 	}
 	n := binary.BigEndian.Uint64(head[:])
-	if n > MaxNameBytes {
-		return nil, nil, bad("", "too many names")
+	if n > 2*MaxNameBytes { // what cannot be compressed takes a little more
+		return nil, nil, bad("", fmt.Sprintf("names of more than %d bytes", MaxNameBytes))
 	}
-	remove, err = ReadNames(io.LimitReader(body, int64(n)), MaxNames, MaxNameBytes)
+	remove, err = ReadNames(io.LimitReader(body, int64(n)))
 	return remove, body, err
 }
