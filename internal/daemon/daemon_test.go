@@ -65,7 +65,7 @@ func start(t *testing.T, cfg daemon.Config) (stop func()) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		v, err := c.Version(ctx)
 		if err == nil {
 			if v.PID != os.Getpid() || v.DataDir != cfg.DataDir || v.Host != "unix://"+cfg.Socket || v.Instance == "" || v.Version != "1" {

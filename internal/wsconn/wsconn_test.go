@@ -20,10 +20,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pair returns both ends of a WebSocket.
 func pair(t *testing.T, limit int64, live wsconn.Liveness) (a, b *wsconn.Conn) {
 	t.Helper()
+	return pairWith(t, limit, live, func() {})
+}
+
+// pairWith is pair, and tells of each ping that b gets.
+func pairWith(t *testing.T, limit int64, live wsconn.Liveness, pinged func()) (a, b *wsconn.Conn) {
+	t.Helper()
+	opts := &websocket.AcceptOptions{OnPingReceived: func(context.Context, []byte) bool {
+		pinged()
+		return true
+	}}
 	got := make(chan *wsconn.Conn)
 	done := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ws, err := websocket.Accept(w, r, nil)
+		ws, err := websocket.Accept(w, r, opts)
 		if err != nil {
 			t.Error(err)
 		}
@@ -89,8 +99,14 @@ func TestLimit(t *testing.T) {
 // TestN01_SilentPeer: one that answers is left alone for as long as it likes,
 // one that does not is cut off.
 func TestN01_SilentPeer(t *testing.T) {
-	live := wsconn.Liveness{PingEvery: 5 * time.Millisecond, PingTimeout: 100 * time.Millisecond}
-	a, b := pair(t, 100, live)
+	// Each ping after the first one shows that the one before was answered.
+	const several = 5
+	pings, left := make(chan struct{}), several
+	a, b := pairWith(t, 100, wsconn.Liveness{PingEvery: 5 * time.Millisecond, PingTimeout: 30 * time.Second}, func() {
+		if left--; left == 0 {
+			close(pings)
+		}
+	})
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -109,7 +125,7 @@ func TestN01_SilentPeer(t *testing.T) {
 	select {
 	case <-ended:
 		t.Error("a peer that answers was cut off")
-	case <-time.After(100 * time.Millisecond):
+	case <-pings:
 	}
 	close(stop)
 	<-ended
@@ -117,7 +133,8 @@ func TestN01_SilentPeer(t *testing.T) {
 	<-reading
 	<-peer
 
-	a, _ = pair(t, 100, live) // whose other end reads nothing
+	silent := wsconn.Liveness{PingEvery: 5 * time.Millisecond, PingTimeout: 100 * time.Millisecond}
+	a, _ = pair(t, 100, silent) // whose other end reads nothing
 	start := time.Now()
 	go a.KeepAlive(make(chan struct{}))
 	if _, _, err := a.Read(nil); err == nil || time.Since(start) > 30*time.Second {

@@ -134,7 +134,7 @@ func TestBoxes(t *testing.T) {
 	if err != nil || list.JSON200 == nil || len(*list.JSON200.Items) != 1 || (*list.JSON200.Items)[0].Id != "b1" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	res, err := c.PostSandboxesIdExecWithResponse(t.Context(), "b1", apiclient.ExecRequest{Cmd: &[]string{"echo", "hello"}})
+	res, err := c.PostSandboxesIdExecWithResponse(t.Context(), "b1", nil, apiclient.ExecRequest{Cmd: &[]string{"echo", "hello"}})
 	if err != nil || res.StatusCode() != http.StatusOK {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -143,7 +143,7 @@ func TestBoxes(t *testing.T) {
 	if out.Stdout == nil || *out.Stdout != "hello\n" || out.ExitCode == nil || *out.ExitCode != 0 {
 		t.Errorf("%+v", out)
 	}
-	execs, err := c.GetSandboxesIdExecsWithResponse(t.Context(), "b1")
+	execs, err := c.GetSandboxesIdExecsWithResponse(t.Context(), "b1", nil)
 	if err != nil || execs.JSON200 == nil || len(*execs.JSON200.Items) != 1 {
 		t.Errorf("%+v, %v", execs, err)
 	}
@@ -238,7 +238,7 @@ func TestKeys(t *testing.T) {
 	a := start(t)
 	admin := a.client(t, "")
 	a.box(t, admin, "b1")
-	made, err := admin.PostKeysWithResponse(t.Context(), apiclient.CreateKey{Owner: new("ann")})
+	made, err := admin.PostKeysWithResponse(t.Context(), nil, apiclient.CreateKey{Owner: new("ann")})
 	if err != nil || made.StatusCode() >= 300 {
 		t.Fatalf("%+v, %v", made, err)
 	}
@@ -253,7 +253,7 @@ func TestKeys(t *testing.T) {
 	if r, err := ann.GetSandboxesIdWithResponse(t.Context(), "b1"); err != nil || r.StatusCode() != http.StatusNotFound {
 		t.Errorf("another's box: %+v, %v", r, err)
 	}
-	keys, err := admin.GetKeysWithResponse(t.Context())
+	keys, err := admin.GetKeysWithResponse(t.Context(), nil)
 	if err != nil || keys.JSON200 == nil || !slices.ContainsFunc(*keys.JSON200.Items, func(k apiclient.Key) bool { return k.Id == key.Id }) {
 		t.Errorf("%+v, %v", keys, err)
 	}

@@ -176,21 +176,21 @@ type ClientInterface interface {
 	// GetKeys All API keys, oldest first
 	//
 	// Corresponds with GET /v1/keys (the `GetKeys` operationId).
-	GetKeys(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetKeys(ctx context.Context, params *GetKeysParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PostKeysWithBody Make an API key; its secret is in this answer only
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/keys (the `PostKeys` operationId).
-	PostKeysWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PostKeysWithBody(ctx context.Context, params *PostKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PostKeys Make an API key; its secret is in this answer only
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/keys (the `PostKeys` operationId).
-	PostKeys(ctx context.Context, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PostKeys(ctx context.Context, params *PostKeysParams, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteKeysId Remove an API key, which ends it at once
 	//
@@ -200,7 +200,7 @@ type ClientInterface interface {
 	// GetNodes All nodes
 	//
 	// Corresponds with GET /v1/nodes (the `GetNodes` operationId).
-	GetNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetNodes(ctx context.Context, params *GetNodesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetSandboxes Boxes, oldest first
 	//
@@ -262,14 +262,14 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-	PostSandboxesIdExecWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PostSandboxesIdExecWithBody(ctx context.Context, id string, params *PostSandboxesIdExecParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PostSandboxesIdExec Run a command and collect its output (200), or start it detached (201)
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-	PostSandboxesIdExec(ctx context.Context, id string, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PostSandboxesIdExec(ctx context.Context, id string, params *PostSandboxesIdExecParams, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetSandboxesIdExecWs WebSocket: start a command, feed it and read it
 	//
@@ -279,7 +279,7 @@ type ClientInterface interface {
 	// GetSandboxesIdExecs The execs of a box that are kept, oldest first
 	//
 	// Corresponds with GET /v1/sandboxes/{id}/execs (the `GetSandboxesIdExecs` operationId).
-	GetSandboxesIdExecs(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetSandboxesIdExecs(ctx context.Context, id string, params *GetSandboxesIdExecsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetSandboxesIdExecsExec The record of an exec
 	//
@@ -909,8 +909,8 @@ func (c *Client) GetImagesRef(ctx context.Context, ref string, params *GetImages
 // GetKeys All API keys, oldest first
 //
 // Corresponds with GET /v1/keys (the `GetKeys` operationId).
-func (c *Client) GetKeys(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetKeysRequest(c.Server)
+func (c *Client) GetKeys(ctx context.Context, params *GetKeysParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetKeysRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -926,8 +926,8 @@ func (c *Client) GetKeys(ctx context.Context, reqEditors ...RequestEditorFn) (*h
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/keys (the `PostKeys` operationId).
-func (c *Client) PostKeysWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPostKeysRequestWithBody(c.Server, contentType, body)
+func (c *Client) PostKeysWithBody(ctx context.Context, params *PostKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPostKeysRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -943,8 +943,8 @@ func (c *Client) PostKeysWithBody(ctx context.Context, contentType string, body 
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/keys (the `PostKeys` operationId).
-func (c *Client) PostKeys(ctx context.Context, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPostKeysRequest(c.Server, body)
+func (c *Client) PostKeys(ctx context.Context, params *PostKeysParams, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPostKeysRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -973,8 +973,8 @@ func (c *Client) DeleteKeysId(ctx context.Context, id string, reqEditors ...Requ
 // GetNodes All nodes
 //
 // Corresponds with GET /v1/nodes (the `GetNodes` operationId).
-func (c *Client) GetNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetNodesRequest(c.Server)
+func (c *Client) GetNodes(ctx context.Context, params *GetNodesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodesRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1135,8 +1135,8 @@ func (c *Client) PostSandboxesIdCommit(ctx context.Context, id string, body Post
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-func (c *Client) PostSandboxesIdExecWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPostSandboxesIdExecRequestWithBody(c.Server, id, contentType, body)
+func (c *Client) PostSandboxesIdExecWithBody(ctx context.Context, id string, params *PostSandboxesIdExecParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPostSandboxesIdExecRequestWithBody(c.Server, id, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1152,8 +1152,8 @@ func (c *Client) PostSandboxesIdExecWithBody(ctx context.Context, id string, con
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-func (c *Client) PostSandboxesIdExec(ctx context.Context, id string, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPostSandboxesIdExecRequest(c.Server, id, body)
+func (c *Client) PostSandboxesIdExec(ctx context.Context, id string, params *PostSandboxesIdExecParams, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPostSandboxesIdExecRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1182,8 +1182,8 @@ func (c *Client) GetSandboxesIdExecWs(ctx context.Context, id string, reqEditors
 // GetSandboxesIdExecs The execs of a box that are kept, oldest first
 //
 // Corresponds with GET /v1/sandboxes/{id}/execs (the `GetSandboxesIdExecs` operationId).
-func (c *Client) GetSandboxesIdExecs(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetSandboxesIdExecsRequest(c.Server, id)
+func (c *Client) GetSandboxesIdExecs(ctx context.Context, id string, params *GetSandboxesIdExecsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSandboxesIdExecsRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -2477,6 +2477,30 @@ func NewGetImagesRequest(server string, params *GetImagesParams) (*http.Request,
 
 		}
 
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -2802,7 +2826,7 @@ func NewGetImagesRefRequest(server string, ref string, params *GetImagesRefParam
 }
 
 // NewGetKeysRequest constructs an http.Request for the GetKeys method
-func NewGetKeysRequest(server string) (*http.Request, error) {
+func NewGetKeysRequest(server string, params *GetKeysParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2820,6 +2844,45 @@ func NewGetKeysRequest(server string) (*http.Request, error) {
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
@@ -2829,18 +2892,18 @@ func NewGetKeysRequest(server string) (*http.Request, error) {
 }
 
 // NewPostKeysRequest calls the generic PostKeys builder with application/json body
-func NewPostKeysRequest(server string, body PostKeysJSONRequestBody) (*http.Request, error) {
+func NewPostKeysRequest(server string, params *PostKeysParams, body PostKeysJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewPostKeysRequestWithBody(server, "application/json", bodyReader)
+	return NewPostKeysRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewPostKeysRequestWithBody constructs an http.Request for the PostKeys method, with any body, and a specified content type
-func NewPostKeysRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewPostKeysRequestWithBody(server string, params *PostKeysParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2864,6 +2927,21 @@ func NewPostKeysRequestWithBody(server string, contentType string, body io.Reade
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -2903,7 +2981,7 @@ func NewDeleteKeysIdRequest(server string, id string) (*http.Request, error) {
 }
 
 // NewGetNodesRequest constructs an http.Request for the GetNodes method
-func NewGetNodesRequest(server string) (*http.Request, error) {
+func NewGetNodesRequest(server string, params *GetNodesParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2919,6 +2997,45 @@ func NewGetNodesRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -3410,18 +3527,18 @@ func NewPostSandboxesIdCommitRequestWithBody(server string, id string, contentTy
 }
 
 // NewPostSandboxesIdExecRequest calls the generic PostSandboxesIdExec builder with application/json body
-func NewPostSandboxesIdExecRequest(server string, id string, body PostSandboxesIdExecJSONRequestBody) (*http.Request, error) {
+func NewPostSandboxesIdExecRequest(server string, id string, params *PostSandboxesIdExecParams, body PostSandboxesIdExecJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewPostSandboxesIdExecRequestWithBody(server, id, "application/json", bodyReader)
+	return NewPostSandboxesIdExecRequestWithBody(server, id, params, "application/json", bodyReader)
 }
 
 // NewPostSandboxesIdExecRequestWithBody constructs an http.Request for the PostSandboxesIdExec method, with any body, and a specified content type
-func NewPostSandboxesIdExecRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+func NewPostSandboxesIdExecRequestWithBody(server string, id string, params *PostSandboxesIdExecParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3452,6 +3569,21 @@ func NewPostSandboxesIdExecRequestWithBody(server string, id string, contentType
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -3491,7 +3623,7 @@ func NewGetSandboxesIdExecWsRequest(server string, id string) (*http.Request, er
 }
 
 // NewGetSandboxesIdExecsRequest constructs an http.Request for the GetSandboxesIdExecs method
-func NewGetSandboxesIdExecsRequest(server string, id string) (*http.Request, error) {
+func NewGetSandboxesIdExecsRequest(server string, id string, params *GetSandboxesIdExecsParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3514,6 +3646,45 @@ func NewGetSandboxesIdExecsRequest(server string, id string) (*http.Request, err
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -5779,6 +5950,30 @@ func NewGetWorkspacesIdFilesRequest(server string, id string, params *GetWorkspa
 
 		}
 
+		if params.Offset != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", *params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -7127,21 +7322,21 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/keys (the `GetKeys` operationId).
-	GetKeysWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetKeysResponse, error)
+	GetKeysWithResponse(ctx context.Context, params *GetKeysParams, reqEditors ...RequestEditorFn) (*GetKeysResponse, error)
 
 	// PostKeysWithBodyWithResponse Make an API key; its secret is in this answer only
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/keys (the `PostKeys` operationId).
-	PostKeysWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostKeysResponse, error)
+	PostKeysWithBodyWithResponse(ctx context.Context, params *PostKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostKeysResponse, error)
 
 	// PostKeysWithResponse Make an API key; its secret is in this answer only
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/keys (the `PostKeys` operationId).
-	PostKeysWithResponse(ctx context.Context, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*PostKeysResponse, error)
+	PostKeysWithResponse(ctx context.Context, params *PostKeysParams, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*PostKeysResponse, error)
 
 	// DeleteKeysIdWithResponse Remove an API key, which ends it at once
 	//
@@ -7155,7 +7350,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/nodes (the `GetNodes` operationId).
-	GetNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetNodesResponse, error)
+	GetNodesWithResponse(ctx context.Context, params *GetNodesParams, reqEditors ...RequestEditorFn) (*GetNodesResponse, error)
 
 	// GetSandboxesWithResponse Boxes, oldest first
 	//
@@ -7225,14 +7420,14 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-	PostSandboxesIdExecWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error)
+	PostSandboxesIdExecWithBodyWithResponse(ctx context.Context, id string, params *PostSandboxesIdExecParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error)
 
 	// PostSandboxesIdExecWithResponse Run a command and collect its output (200), or start it detached (201)
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-	PostSandboxesIdExecWithResponse(ctx context.Context, id string, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error)
+	PostSandboxesIdExecWithResponse(ctx context.Context, id string, params *PostSandboxesIdExecParams, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error)
 
 	// GetSandboxesIdExecWsWithResponse WebSocket: start a command, feed it and read it
 	//
@@ -7246,7 +7441,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/sandboxes/{id}/execs (the `GetSandboxesIdExecs` operationId).
-	GetSandboxesIdExecsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSandboxesIdExecsResponse, error)
+	GetSandboxesIdExecsWithResponse(ctx context.Context, id string, params *GetSandboxesIdExecsParams, reqEditors ...RequestEditorFn) (*GetSandboxesIdExecsResponse, error)
 
 	// GetSandboxesIdExecsExecWithResponse The record of an exec
 	//
@@ -11173,8 +11368,8 @@ func (c *ClientWithResponses) GetImagesRefWithResponse(ctx context.Context, ref 
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/keys (the `GetKeys` operationId).
-func (c *ClientWithResponses) GetKeysWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetKeysResponse, error) {
-	rsp, err := c.GetKeys(ctx, reqEditors...)
+func (c *ClientWithResponses) GetKeysWithResponse(ctx context.Context, params *GetKeysParams, reqEditors ...RequestEditorFn) (*GetKeysResponse, error) {
+	rsp, err := c.GetKeys(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11186,8 +11381,8 @@ func (c *ClientWithResponses) GetKeysWithResponse(ctx context.Context, reqEditor
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/keys (the `PostKeys` operationId).
-func (c *ClientWithResponses) PostKeysWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostKeysResponse, error) {
-	rsp, err := c.PostKeysWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) PostKeysWithBodyWithResponse(ctx context.Context, params *PostKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostKeysResponse, error) {
+	rsp, err := c.PostKeysWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11199,8 +11394,8 @@ func (c *ClientWithResponses) PostKeysWithBodyWithResponse(ctx context.Context, 
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/keys (the `PostKeys` operationId).
-func (c *ClientWithResponses) PostKeysWithResponse(ctx context.Context, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*PostKeysResponse, error) {
-	rsp, err := c.PostKeys(ctx, body, reqEditors...)
+func (c *ClientWithResponses) PostKeysWithResponse(ctx context.Context, params *PostKeysParams, body PostKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*PostKeysResponse, error) {
+	rsp, err := c.PostKeys(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11225,8 +11420,8 @@ func (c *ClientWithResponses) DeleteKeysIdWithResponse(ctx context.Context, id s
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/nodes (the `GetNodes` operationId).
-func (c *ClientWithResponses) GetNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetNodesResponse, error) {
-	rsp, err := c.GetNodes(ctx, reqEditors...)
+func (c *ClientWithResponses) GetNodesWithResponse(ctx context.Context, params *GetNodesParams, reqEditors ...RequestEditorFn) (*GetNodesResponse, error) {
+	rsp, err := c.GetNodes(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11355,8 +11550,8 @@ func (c *ClientWithResponses) PostSandboxesIdCommitWithResponse(ctx context.Cont
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-func (c *ClientWithResponses) PostSandboxesIdExecWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error) {
-	rsp, err := c.PostSandboxesIdExecWithBody(ctx, id, contentType, body, reqEditors...)
+func (c *ClientWithResponses) PostSandboxesIdExecWithBodyWithResponse(ctx context.Context, id string, params *PostSandboxesIdExecParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error) {
+	rsp, err := c.PostSandboxesIdExecWithBody(ctx, id, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11368,8 +11563,8 @@ func (c *ClientWithResponses) PostSandboxesIdExecWithBodyWithResponse(ctx contex
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{id}/exec (the `PostSandboxesIdExec` operationId).
-func (c *ClientWithResponses) PostSandboxesIdExecWithResponse(ctx context.Context, id string, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error) {
-	rsp, err := c.PostSandboxesIdExec(ctx, id, body, reqEditors...)
+func (c *ClientWithResponses) PostSandboxesIdExecWithResponse(ctx context.Context, id string, params *PostSandboxesIdExecParams, body PostSandboxesIdExecJSONRequestBody, reqEditors ...RequestEditorFn) (*PostSandboxesIdExecResponse, error) {
+	rsp, err := c.PostSandboxesIdExec(ctx, id, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11394,8 +11589,8 @@ func (c *ClientWithResponses) GetSandboxesIdExecWsWithResponse(ctx context.Conte
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/sandboxes/{id}/execs (the `GetSandboxesIdExecs` operationId).
-func (c *ClientWithResponses) GetSandboxesIdExecsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSandboxesIdExecsResponse, error) {
-	rsp, err := c.GetSandboxesIdExecs(ctx, id, reqEditors...)
+func (c *ClientWithResponses) GetSandboxesIdExecsWithResponse(ctx context.Context, id string, params *GetSandboxesIdExecsParams, reqEditors ...RequestEditorFn) (*GetSandboxesIdExecsResponse, error) {
+	rsp, err := c.GetSandboxesIdExecs(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

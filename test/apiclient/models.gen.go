@@ -197,7 +197,7 @@ type CreateBox struct {
 	Policy   *string `json:"policy,omitempty"`
 	ReadOnly *bool   `json:"read_only,omitempty"`
 
-	// StopTimeoutMs Grace between TERM and KILL on stop; default 2000
+	// StopTimeoutMs Grace between TERM and KILL on stop, at most an hour; default 2000
 	StopTimeoutMs *int64 `json:"stop_timeout_ms,omitempty"`
 
 	// Tmpfs path[:size=bytes]
@@ -271,7 +271,8 @@ type Error struct {
 
 // ErrorBody defines model for ErrorBody.
 type ErrorBody struct {
-	Error Error `json:"error"`
+	Error  Error  `json:"error"`
+	Source string `json:"source"`
 }
 
 // Exec defines model for Exec.
@@ -323,6 +324,9 @@ type Exec struct {
 // ExecList defines model for ExecList.
 type ExecList struct {
 	Items *[]Exec `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // ExecRequest defines model for ExecRequest.
@@ -495,6 +499,9 @@ type ImageConfig struct {
 // ImageList defines model for ImageList.
 type ImageList struct {
 	Items *[]Image `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // Key defines model for Key.
@@ -521,6 +528,9 @@ type Key struct {
 // KeyList defines model for KeyList.
 type KeyList struct {
 	Items *[]Key `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // KillExec defines model for KillExec.
@@ -622,6 +632,9 @@ type Node struct {
 // NodeList defines model for NodeList.
 type NodeList struct {
 	Items *[]Node `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // PackFiles defines model for PackFiles.
@@ -869,6 +882,12 @@ type GetEventsParams struct {
 // GetImagesParams defines parameters for GetImages.
 type GetImagesParams struct {
 	Node *string `form:"node,omitempty" json:"node,omitempty"`
+
+	// Limit Items on a page; default and most 1000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // PostImagesLoadParams defines parameters for PostImagesLoad.
@@ -887,6 +906,30 @@ type GetImagesRefParams struct {
 	Node *string `form:"node,omitempty" json:"node,omitempty"`
 }
 
+// GetKeysParams defines parameters for GetKeys.
+type GetKeysParams struct {
+	// Limit Items on a page; default and most 1000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
+}
+
+// PostKeysParams defines parameters for PostKeys.
+type PostKeysParams struct {
+	// IdempotencyKey The same key makes no second API key: the answer is 409 and names the first
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+}
+
+// GetNodesParams defines parameters for GetNodes.
+type GetNodesParams struct {
+	// Limit Items on a page; default and most 1000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
+}
+
 // GetSandboxesParams defines parameters for GetSandboxes.
 type GetSandboxesParams struct {
 	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
@@ -896,8 +939,10 @@ type GetSandboxesParams struct {
 	Label  *[]string `form:"label,omitempty" json:"label,omitempty"`
 	Status *string   `form:"status,omitempty" json:"status,omitempty"`
 
-	// Limit Boxes on a page; default and most 1000
-	Limit     *int64  `form:"limit,omitempty" json:"limit,omitempty"`
+	// Limit Items on a page; default and most 1000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
 	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
@@ -921,6 +966,21 @@ type PutSandboxesIdArchiveParams struct {
 	PathB64 *string `form:"path_b64,omitempty" json:"path_b64,omitempty"`
 	User    *string `form:"user,omitempty" json:"user,omitempty"`
 	Owners  *string `form:"owners,omitempty" json:"owners,omitempty"`
+}
+
+// PostSandboxesIdExecParams defines parameters for PostSandboxesIdExec.
+type PostSandboxesIdExecParams struct {
+	// IdempotencyKey The same key with the same body is the same exec, as long as that is kept
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+}
+
+// GetSandboxesIdExecsParams defines parameters for GetSandboxesIdExecs.
+type GetSandboxesIdExecsParams struct {
+	// Limit Items on a page; default and most 1000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // GetSandboxesIdExecsExecOutputParams defines parameters for GetSandboxesIdExecsExecOutput.
@@ -950,7 +1010,7 @@ type DeleteSandboxesIdFilesParams struct {
 	// Recursive With all that is in it; one that is not there is no error
 	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 
-	// IfMatch Only a file with this ETag
+	// IfMatch Only a file that has this ETag just before
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -1044,8 +1104,10 @@ type GetWorkspacesParams struct {
 	// Label key=value; all must match
 	Label *[]string `form:"label,omitempty" json:"label,omitempty"`
 
-	// Limit Workspaces on a page; default and most 1000
-	Limit     *int64  `form:"limit,omitempty" json:"limit,omitempty"`
+	// Limit Items on a page; default and most 1000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
 	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
@@ -1095,6 +1157,8 @@ type DeleteWorkspacesIdFilesParams struct {
 type GetWorkspacesIdFilesParams struct {
 	Path    *string `form:"path,omitempty" json:"path,omitempty"`
 	PathB64 *string `form:"path_b64,omitempty" json:"path_b64,omitempty"`
+	Offset  *string `form:"offset,omitempty" json:"offset,omitempty"`
+	Limit   *string `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // HeadWorkspacesIdFilesParams defines parameters for HeadWorkspacesIdFiles.

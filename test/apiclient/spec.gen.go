@@ -3,4 +3,4 @@
 package apiclient
 
 // Spec is the hash of the description that this was generated from.
-const Spec = "2b168fd68a5d4fd6f5d2302c6873f5b67b9300ea5f05b762c2ed02170390f73e"
+const Spec = "0f7a7e32f2cc9d3b9a75ac9702b1af6b26568a10887423e8c92fc993bae1aa5a"
