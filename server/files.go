@@ -56,7 +56,7 @@ type removeBoxFile struct {
 	PathB64   string `query:"path_b64" doc:"Instead of path: its bytes in base64"`
 	User      string `query:"user" doc:"Who does it: user[:group]; default the box's user"`
 	Recursive bool   `query:"recursive" doc:"With all that is in it; one that is not there is no error"`
-	IfMatch   string `header:"If-Match" doc:"Only a file with this ETag"`
+	IfMatch   string `header:"If-Match" doc:"Only a file that has this ETag just before"`
 }
 
 type statBoxFile struct {
@@ -82,16 +82,25 @@ func (a *fileAPI) removeFile(ctx context.Context, p filePlace, all bool, ifMatch
 	if err != nil {
 		return nil, err
 	}
+	o := volume.RemoveOptions{All: all}
 	if ifMatch != "" {
 		f, err := t.stat(ctx, name, false)
 		if err != nil {
 			return nil, err
 		}
-		if !parseTags(ifMatch).strong(&f) {
+		tags := parseTags(ifMatch)
+		if !tags.strong(&f) {
 			return nil, &precondition{fmt.Errorf("remove %.64q: %w", name, volume.ErrVersion)}
 		}
+		if !tags.any {
+			o.IfVersion = f.Version
+		}
 	}
-	return nil, t.remove(ctx, name, all)
+	err = t.remove(ctx, name, o)
+	if o.IfVersion != "" && errors.Is(err, volume.ErrVersion) {
+		err = &precondition{err}
+	}
+	return nil, err
 }
 
 func (a *fileAPI) listFiles(ctx context.Context, p filePlace) (*output[rest.FileList], error) {

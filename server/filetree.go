@@ -31,9 +31,11 @@ type fileTree interface {
 	stat(ctx context.Context, name string, follow bool) (rest.File, error)
 	list(ctx context.Context, dir string) ([]rest.File, error)
 	write(ctx context.Context, name string, r io.Reader, o volume.WriteOptions) (rest.File, error)
+	// writeNumbered writes under the first free name, see [volume.NumberedName].
+	writeNumbered(ctx context.Context, name string, r io.Reader, o volume.WriteOptions) (rest.File, error)
 	mkdir(ctx context.Context, name string, mode fs.FileMode, parents bool) error
 	rename(ctx context.Context, from, to string) error
-	remove(ctx context.Context, name string, all bool) error
+	remove(ctx context.Context, name string, o volume.RemoveOptions) error
 	pack(ctx context.Context, name string, follow bool) (io.ReadCloser, error)
 	unpack(ctx context.Context, dir string, r io.Reader, owners bool) error
 	watch(ctx context.Context, name string) (<-chan rest.FileEvent, error)
@@ -214,6 +216,31 @@ func (t *boxTree) write(ctx context.Context, name string, r io.Reader, o volume.
 	return fileOf(&info), err
 }
 
+// writeNumbered claims a name by an empty file, which nobody else can make then;
+// its place is taken by the whole one, or it goes again.
+func (t *boxTree) writeNumbered(ctx context.Context, name string, r io.Reader, o volume.WriteOptions) (rest.File, error) {
+	o.IfAbsent = true
+	dir, base := path.Split(name)
+	var claim rest.File
+	var at string
+	for n := 0; ; n++ {
+		at = dir + volume.NumberedName(base, n)
+		var err error
+		if claim, err = t.write(ctx, at, strings.NewReader(""), o); err == nil {
+			break
+		}
+		if !errors.Is(err, volume.ErrFileExists) || n == maxRenameTries {
+			return rest.File{}, err
+		}
+	}
+	o.IfAbsent, o.IfVersion = false, claim.Version
+	f, err := t.write(ctx, at, r, o)
+	if err != nil && !errors.Is(err, volume.ErrVersion) {
+		err = errors.Join(err, t.remove(context.WithoutCancel(ctx), at, volume.RemoveOptions{}))
+	}
+	return f, err
+}
+
 func (t *boxTree) mkdir(ctx context.Context, name string, mode fs.FileMode, parents bool) error {
 	return t.b.MkDir(ctx, name, sandbox.FileOptions{User: t.user, Mode: mode, All: parents})
 }
@@ -222,8 +249,9 @@ func (t *boxTree) rename(ctx context.Context, from, to string) error {
 	return t.b.RenameFile(ctx, from, to, sandbox.FileOptions{User: t.user})
 }
 
-func (t *boxTree) remove(ctx context.Context, name string, all bool) error {
-	return t.b.RemoveFile(ctx, name, sandbox.FileOptions{User: t.user, All: all})
+// remove looks for the version alone before, which another write may follow.
+func (t *boxTree) remove(ctx context.Context, name string, o volume.RemoveOptions) error {
+	return t.b.RemoveFile(ctx, name, sandbox.FileOptions{User: t.user, All: o.All})
 }
 
 func (t *boxTree) pack(ctx context.Context, name string, follow bool) (io.ReadCloser, error) {

@@ -10,14 +10,12 @@ import (
 	"net/http"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/tai/volume"
 )
 
 const (
-	maxFileName    = 255    // bytes
 	maxUploads     = 10_000 // files of one request
 	maxRenameTries = 10_000 // names that may be taken already
 )
@@ -107,7 +105,7 @@ func (c *fileCall) upload(ctx context.Context, part *multipart.Part, absent bool
 	}
 	o := volume.WriteOptions{Mode: c.mode, Parents: c.parents, IfAbsent: absent}
 	if c.rename {
-		return c.uploadRenamed(ctx, name, part, o)
+		return c.writeNumbered(ctx, c.join(c.name, name), &formPart{part}, o)
 	}
 	f, err := c.write(ctx, c.join(c.name, name), &formPart{part}, o)
 	return f, conditional(err, o)
@@ -136,53 +134,8 @@ func uploadName(part *multipart.Part) (string, error) {
 		return "", fmt.Errorf("%w: field %.64q is no file", rest.ErrRequest, part.FormName())
 	case name == ".", name == "..", name == "/", strings.ContainsRune(name, 0):
 		return "", fmt.Errorf("%w: file name %.64q", rest.ErrRequest, name)
-	case len(name) > maxFileName:
-		return "", fmt.Errorf("%w: a file name of %d bytes: at most %d are possible", rest.ErrRequest, len(name), maxFileName)
+	case len(name) > volume.MaxName:
+		return "", fmt.Errorf("%w: a file name of %d bytes: at most %d are possible", rest.ErrRequest, len(name), volume.MaxName)
 	}
 	return name, nil
-}
-
-// uploadRenamed writes a file under the first name that is free. The name is
-// claimed by an empty file, which nobody else can make then; its place is
-// taken by the whole one, or it goes again.
-func (c *fileCall) uploadRenamed(ctx context.Context, name string, body io.Reader, o volume.WriteOptions) (rest.File, error) {
-	o.IfAbsent = true
-	var claim rest.File
-	var at string
-	for n := 0; ; n++ {
-		at = c.join(c.name, freeName(name, n))
-		var err error
-		if claim, err = c.write(ctx, at, strings.NewReader(""), o); err == nil {
-			break
-		}
-		if !errors.Is(err, volume.ErrFileExists) || n == maxRenameTries {
-			return rest.File{}, err
-		}
-	}
-	o.IfAbsent, o.IfVersion = false, claim.Version
-	f, err := c.write(ctx, at, &formPart{body}, o)
-	if err != nil && !errors.Is(err, volume.ErrVersion) {
-		err = errors.Join(err, c.remove(context.WithoutCancel(ctx), at, true))
-	}
-	return f, err
-}
-
-// freeName is the name to try after n were taken: "a (2).txt".
-func freeName(name string, n int) string {
-	if n == 0 {
-		return name
-	}
-	ext := path.Ext(name)
-	stem := strings.TrimSuffix(name, ext)
-	if stem == "" || len(ext) > 32 { // .profile has none
-		stem, ext = name, ""
-	}
-	mark := fmt.Sprintf(" (%d)", n)
-	if over := len(stem) + len(mark) + len(ext) - maxFileName; over > 0 {
-		stem = stem[:len(stem)-over]
-		for !utf8.ValidString(stem) && utf8.ValidString(name) {
-			stem = stem[:len(stem)-1]
-		}
-	}
-	return stem + mark + ext
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/sandbox"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -60,6 +62,40 @@ func (a *fileAPI) watchFiles(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
+}
+
+// maxShare is how many watches of workspaces one owner may have open: the
+// machine has not many, and they are for all. Admins have what the node has.
+const maxShare = 16
+
+// shares counts what owners have of something. The zero value is ready to use.
+type shares struct {
+	mu    sync.Mutex
+	taken map[string]int // by owner
+}
+
+// take takes one for the caller, until release is called once.
+func (s *shares) take(ctx context.Context) (release func(), err error) {
+	caller, _ := ctx.Value(callerKey).(Caller)
+	if caller.Admin {
+		return func() {}, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken[caller.Owner] >= maxShare {
+		return nil, reason.WithHint(fmt.Errorf("%w: %d watches of workspaces are open, as many as an owner may have", rest.ErrRate, maxShare), "end one of them")
+	}
+	if s.taken == nil {
+		s.taken = map[string]int{}
+	}
+	s.taken[caller.Owner]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.taken[caller.Owner]--; s.taken[caller.Owner] == 0 {
+			delete(s.taken, caller.Owner)
+		}
+	}, nil
 }
 
 // watch implements [fileTree].

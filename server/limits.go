@@ -6,14 +6,19 @@ import (
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/sandbox"
+	"github.com/taibox/taibox/tai/volume"
+	"github.com/taibox/taibox/workspace"
 )
 
-// Limits bounds what a request for a box may ask for. A zero field bounds
-// nothing; where one bounds, a box without that limit is refused too.
+// Limits bounds what a request for a box or a workspace may ask for. A zero
+// field bounds nothing; where one bounds, a box without that limit is refused
+// too.
 type Limits struct {
 	Memory int64 // bytes
 	CPUs   float64
 	Pids   int64
+	// Disk is the bytes of a workspace. One that says nothing of it gets this.
+	Disk int64
 }
 
 // bound keeps defaults within the limits.
@@ -49,6 +54,14 @@ func (l *Limits) check(o *sandbox.CreateOptions) error {
 		refuse("pids", o.Pids, l.Pids)
 	}
 	return errors.Join(errs...)
+}
+
+// quota refuses a workspace that may take more than the limit.
+func (l *Limits) quota(q volume.Quota) error {
+	if !beyond(q.Bytes, l.Disk) {
+		return nil
+	}
+	return fmt.Errorf("%w: quota_bytes of %d: at most %d here, and 0 is no limit", workspace.ErrInvalid, q.Bytes, l.Disk)
 }
 
 // timeouts takes a request's times over.

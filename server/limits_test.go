@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/server"
+	"github.com/taibox/taibox/workspace"
 )
 
 // What is beyond the limits is refused by name; defaults stay within them.
@@ -69,5 +71,34 @@ func TestTimeouts(t *testing.T) {
 	}
 	if _, err := server.New(server.Config{Manager: &sandbox.Manager{}, Max: server.Limits{Pids: -1}}); err == nil {
 		t.Error("a negative limit was taken")
+	}
+}
+
+// A workspace gets the limit, or less if that is asked for.
+func TestLimitOfWorkspace(t *testing.T) {
+	const most = 64 << 20
+	w := newWorldWith(t, func(c *server.Config) { c.Max.Disk = most })
+	for _, c := range []struct {
+		quota, want int64
+		fails       error
+	}{{0, most, nil}, {most / 2, most / 2, nil}, {most, most, nil}, {most + 1, 0, workspace.ErrInvalid}, {-1, 0, workspace.ErrInvalid}} {
+		made, err := w.CreateWorkspace(w.ctx, rest.CreateWorkspace{QuotaBytes: c.quota})
+		if errors.Is(err, workspace.ErrUnsupported) { // what enforces it needs root
+			t.Skip(err)
+		}
+		if !errors.Is(err, c.fails) || made.QuotaBytes != c.want {
+			t.Errorf("asked for %d: %d, %v", c.quota, made.QuotaBytes, err)
+		}
+		if err != nil {
+			continue
+		}
+		for _, more := range []int64{0, most + 1} {
+			if _, err := w.Workspace(made.ID).Update(w.ctx, rest.UpdateWorkspace{QuotaBytes: &more}); !errors.Is(err, workspace.ErrInvalid) {
+				t.Errorf("changed to %d: %v", more, err)
+			}
+		}
+		if err := w.Workspace(made.ID).Delete(w.ctx); err != nil {
+			t.Error(err)
+		}
 	}
 }

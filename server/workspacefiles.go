@@ -16,7 +16,7 @@ func (s *Server) workspaceFileRoutes() {
 	const files, archive = "/v1/workspaces/{id}/files", "/v1/workspaces/{id}/archive"
 	a := &fileAPI{s, s.workspaceFiles}
 	s.raw(http.MethodGet, files, "A file's contents (application/octet-stream), or the part that Range names; its description is in the header "+rest.HeaderFile,
-		[]string{"path", "path_b64"}, a.readFile)
+		[]string{"path", "path_b64", "offset", "limit"}, a.readFile)
 	s.raw(http.MethodHead, files, "A file's description, in the header "+rest.HeaderFile, []string{"path", "path_b64"}, a.headFile)
 	s.raw(http.MethodPut, files, "Write a file, whole or not at all; the body is its contents (application/octet-stream)",
 		[]string{"path", "path_b64", "mode", "parents"}, a.writeFile)
@@ -72,9 +72,11 @@ type moveWorkspaceFile struct {
 	Body rest.MoveFile
 }
 
-// workspaceTree is the files of a workspace.
+// workspaceTree is the files of a workspace: of that one alone, however long
+// the request takes.
 type workspaceTree struct {
-	v  volume.Volume
+	s  *Server
+	v  volume.Volume // pinned to it
 	id string
 }
 
@@ -88,14 +90,15 @@ func (s *Server) workspaceFiles(ctx context.Context, verb Verb, id, _ string) (f
 }
 
 func (s *Server) workspaceTree(ctx context.Context, verb Verb, id string) (*workspaceTree, error) {
-	if _, err := s.workspace(ctx, verb, id); err != nil {
-		return nil, err
-	}
-	v, err := s.cfg.Workspaces.Volume(ctx, id)
+	w, err := s.workspace(ctx, verb, id)
 	if err != nil {
 		return nil, err
 	}
-	return &workspaceTree{v, id}, nil
+	v, err := s.cfg.Workspaces.Volume(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return &workspaceTree{s, v, id}, nil
 }
 
 // check leaves paths to the volume, which has its own rules.
@@ -141,6 +144,12 @@ func (t *workspaceTree) write(ctx context.Context, name string, r io.Reader, o v
 	return workspaceFileOf(&info), err
 }
 
+// writeNumbered implements [fileTree].
+func (t *workspaceTree) writeNumbered(ctx context.Context, name string, r io.Reader, o volume.WriteOptions) (rest.File, error) {
+	o.Numbered = true
+	return t.write(ctx, name, r, o)
+}
+
 func (t *workspaceTree) mkdir(ctx context.Context, name string, mode fs.FileMode, _ bool) error {
 	return t.v.MkdirAll(ctx, t.id, name, mode)
 }
@@ -149,8 +158,8 @@ func (t *workspaceTree) rename(ctx context.Context, from, to string) error {
 	return t.v.Rename(ctx, t.id, from, to)
 }
 
-func (t *workspaceTree) remove(ctx context.Context, name string, all bool) error {
-	return t.v.Remove(ctx, t.id, name, all)
+func (t *workspaceTree) remove(ctx context.Context, name string, o volume.RemoveOptions) error {
+	return t.v.Remove(ctx, t.id, name, o)
 }
 
 func (t *workspaceTree) pack(ctx context.Context, name string, _ bool) (io.ReadCloser, error) {
@@ -162,10 +171,16 @@ func (t *workspaceTree) unpack(ctx context.Context, dir string, r io.Reader, _ b
 }
 
 func (t *workspaceTree) watch(ctx context.Context, name string) (<-chan rest.FileEvent, error) {
-	in, err := t.v.Watch(ctx, t.id, name)
+	release, err := t.s.watches.take(ctx)
 	if err != nil {
 		return nil, err
 	}
+	in, err := t.v.Watch(ctx, t.id, name)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	context.AfterFunc(ctx, release) // it is ended when nobody listens any more
 	return eventsOf(ctx, in, func(e volume.FileEvent) rest.FileEvent { return fileEvent(string(e.Kind), e.Path, e.Dir) }), nil
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -49,13 +50,16 @@ func (s *Server) createWorkspace(ctx context.Context, in *createWorkspaceInput) 
 	r := &in.Body
 	o := workspace.CreateOptions{
 		ID: r.ID, Name: r.Name, Owner: r.Owner, Node: r.NodeID, Labels: r.Labels,
-		Quota: volume.Quota{Bytes: r.QuotaBytes, Files: r.QuotaFiles},
+		Quota: volume.Quota{Bytes: cmp.Or(r.QuotaBytes, s.cfg.Max.Disk), Files: r.QuotaFiles},
 	}
 	if o.Owner == "" {
 		o.Owner = owner(ctx)
 	}
 	if err := s.allow(ctx, VerbCreate, Object{Kind: KindWorkspace, ID: o.ID, Owner: o.Owner, Node: o.Node}); err != nil {
 		return nil, err
+	}
+	if err := s.cfg.Max.quota(o.Quota); err != nil {
+		return nil, fmt.Errorf("create workspace: %w", err)
 	}
 	if in.Key != "" && o.ID == "" {
 		// The key makes the ID: a repeat finds what the first one made, also
@@ -91,23 +95,14 @@ func (s *Server) createdBefore(ctx context.Context, o *workspace.CreateOptions, 
 }
 
 type listWorkspacesInput struct {
-	Owner     string   `query:"owner"`
-	Node      string   `query:"node"`
-	Label     []string `query:"label,explode" doc:"key=value; all must match"`
-	Limit     int      `query:"limit" doc:"Workspaces on a page; default and most 1000"`
-	NextToken string   `query:"next_token"`
+	Owner string   `query:"owner"`
+	Node  string   `query:"node"`
+	Label []string `query:"label,explode" doc:"key=value; all must match"`
+	Paging
 }
 
 func (s *Server) listWorkspaces(ctx context.Context, in *listWorkspacesInput) (*output[rest.WorkspaceList], error) {
 	if err := s.allow(ctx, VerbList, Object{Kind: KindWorkspace, Owner: in.Owner, Node: in.Node}); err != nil {
-		return nil, err
-	}
-	limit, err := pageSize(in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	after, err := parseCursor(in.NextToken)
-	if err != nil {
 		return nil, err
 	}
 	labels, err := parseLabels(in.Label)
@@ -118,31 +113,16 @@ func (s *Server) listWorkspaces(ctx context.Context, in *listWorkspacesInput) (*
 	if err != nil {
 		return nil, err
 	}
-	page := rest.WorkspaceList{Items: []rest.Workspace{}}
-	for _, w := range list {
-		at := cursor{w.CreatedAt.UnixNano(), w.ID}
-		if !at.after(after) || s.allow(ctx, VerbGet, Object{Kind: KindWorkspace, ID: w.ID, Owner: w.Owner, Node: w.Node}) != nil {
-			continue
-		}
-		if len(page.Items) == limit {
-			last := page.Items[limit-1]
-			page.NextToken = cursor{last.CreatedAt.UnixNano(), last.ID}.String()
-			break
-		}
-		page.Items = append(page.Items, workspaceOf(w))
+	made := func(w **workspace.Workspace) cursor { return cursor{(*w).CreatedAt.UnixNano(), (*w).ID} }
+	show := func(w **workspace.Workspace) (rest.Workspace, bool) {
+		object := Object{Kind: KindWorkspace, ID: (*w).ID, Owner: (*w).Owner, Node: (*w).Node}
+		return workspaceOf(*w), s.allow(ctx, VerbGet, object) == nil
 	}
-	return ok(page), nil
-}
-
-// pageSize is how much of a list is asked for.
-func pageSize(limit int) (int, error) {
-	switch {
-	case limit < 0 || limit > maxPage:
-		return 0, fmt.Errorf("%w: limit of %d: from 1 to %d are possible", rest.ErrRequest, limit, maxPage)
-	case limit == 0:
-		return maxPage, nil
+	items, next, err := page(in.Paging, inOrder(list, made), made, show)
+	if err != nil {
+		return nil, err
 	}
-	return limit, nil
+	return ok(rest.WorkspaceList{Items: items, NextToken: next}), nil
 }
 
 func (s *Server) getWorkspace(ctx context.Context, in *workspacePath) (*output[rest.Workspace], error) {
@@ -177,19 +157,44 @@ func (s *Server) updateWorkspace(ctx context.Context, in *updateWorkspaceInput) 
 		if f != nil {
 			quota.Files = *f
 		}
+		if err := s.cfg.Max.quota(quota); err != nil {
+			return nil, fmt.Errorf("update workspace %s: %w", w.ID, err)
+		}
 		o.Quota = &quota
 	}
-	if w, err = s.cfg.Workspaces.Update(ctx, in.ID, o); err != nil {
+	if w, err = s.cfg.Workspaces.UpdateThis(ctx, w, o); err != nil {
 		return nil, err
 	}
 	return ok(workspaceOf(w)), nil
 }
 
 func (s *Server) deleteWorkspace(ctx context.Context, in *workspacePath) (*nothing, error) {
-	if _, err := s.workspace(ctx, VerbRemove, in.ID); err != nil {
+	w, err := s.workspace(ctx, VerbRemove, in.ID)
+	if err != nil {
 		return nil, err
 	}
-	return nil, s.cfg.Workspaces.Delete(ctx, in.ID)
+	err = s.cfg.Workspaces.DeleteThis(ctx, w)
+	if mounted, ok := errors.AsType[*workspace.MountedError](err); ok {
+		boxes := s.knownBoxes(ctx, mounted.Boxes)
+		others := len(mounted.Boxes) - len(boxes) + mounted.Others
+		err = fmt.Errorf("delete workspace %s: %w", in.ID, &workspace.MountedError{Boxes: boxes, Others: others})
+	}
+	return nil, err
+}
+
+// knownBoxes returns those of some boxes that the caller may know of.
+func (s *Server) knownBoxes(ctx context.Context, ids []string) []string {
+	known := []string{}
+	for _, id := range ids {
+		object := Object{Kind: KindBox, ID: id}
+		if b, err := s.cfg.Manager.Get(ctx, id); err == nil {
+			object.Owner, object.Node = b.Owner(), b.NodeID()
+		}
+		if s.allow(ctx, VerbGet, object) == nil {
+			known = append(known, id)
+		}
+	}
+	return known
 }
 
 func (s *Server) workspaceUsage(ctx context.Context, in *workspacePath) (*output[rest.Usage], error) {
@@ -197,7 +202,11 @@ func (s *Server) workspaceUsage(ctx context.Context, in *workspacePath) (*output
 	if err != nil {
 		return nil, err
 	}
-	u, err := s.cfg.Workspaces.Usage(ctx, in.ID)
+	vol, err := s.cfg.Workspaces.Volume(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	u, err := vol.Usage(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -205,17 +214,9 @@ func (s *Server) workspaceUsage(ctx context.Context, in *workspacePath) (*output
 	if err != nil {
 		return nil, err
 	}
-	body := rest.Usage{Bytes: u.Bytes, Files: u.Files, QuotaBytes: w.Quota.Bytes, QuotaFiles: w.Quota.Files, Boxes: []string{}}
-	for _, id := range mounts {
-		object := Object{Kind: KindBox, ID: id}
-		if b, err := s.cfg.Manager.Get(ctx, id); err == nil {
-			object.Owner, object.Node = b.Owner(), b.NodeID()
-		}
-		if s.allow(ctx, VerbGet, object) == nil {
-			body.Boxes = append(body.Boxes, id)
-		}
-	}
-	return ok(body), nil
+	return ok(rest.Usage{
+		Bytes: u.Bytes, Files: u.Files, QuotaBytes: w.Quota.Bytes, QuotaFiles: w.Quota.Files, Boxes: s.knownBoxes(ctx, mounts),
+	}), nil
 }
 
 func workspaceOf(w *workspace.Workspace) rest.Workspace {

@@ -54,7 +54,7 @@ func (s *Server) syncNames(r *http.Request) (volume.SyncEnd, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	names, err := treesync.ReadNames(r.Body, treesync.MaxNames, treesync.MaxNameBytes)
+	names, err := treesync.ReadNames(r.Body)
 	return end, names, err
 }
 

@@ -1,6 +1,9 @@
 package workspace
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/containerd/errdefs"
 
 	"github.com/taibox/taibox/internal/reason"
@@ -15,8 +18,10 @@ var (
 	ErrNodeMissing = &reason.Error{Reason: "WORKSPACE_NODE_MISSING", Msg: "no node to keep the workspace on", Class: errdefs.ErrInvalidArgument}
 	// ErrNodeOffline reports that the node of a workspace is away.
 	ErrNodeOffline = &reason.Error{Reason: "NODE_OFFLINE", Msg: "node is offline", Class: errdefs.ErrUnavailable}
-	// ErrHasMounts reports a workspace that boxes have mounted. The text names
-	// them.
+	// ErrTooMany reports an owner that has as many workspaces as it may.
+	ErrTooMany = &reason.Error{Reason: "TOO_MANY_WORKSPACES", Msg: "too many workspaces", Class: errdefs.ErrResourceExhausted}
+	// ErrHasMounts reports a workspace that boxes have mounted. It comes as a
+	// [MountedError], which names them.
 	ErrHasMounts = &reason.Error{Reason: "WORKSPACE_MOUNTED", Msg: "workspace is mounted", Class: errdefs.ErrConflict}
 )
 
@@ -32,8 +37,38 @@ var (
 	ErrSnapshotExists   = volume.ErrSnapshotExists
 )
 
+// MountedError is [ErrHasMounts] with the boxes.
+type MountedError struct {
+	Boxes  []string // IDs
+	Others int      // boxes that are not named
+}
+
+// maxNamed is how many boxes an error names.
+const maxNamed = 10
+
+func (e *MountedError) Error() string {
+	names := e.Boxes[:min(len(e.Boxes), maxNamed)]
+	text := "box"
+	if len(e.Boxes)+e.Others > 1 {
+		text = "boxes"
+	}
+	if len(names) > 0 {
+		text += " " + strings.Join(names, ", ")
+	}
+	switch rest := len(e.Boxes) - len(names) + e.Others; {
+	case len(names) == 0:
+		text = fmt.Sprintf("%d %s of others", rest, text)
+	case rest > 0:
+		text += fmt.Sprintf(" and %d more", rest)
+	}
+	return fmt.Sprintf("%v in %s", ErrHasMounts, text)
+}
+
+// Unwrap returns [ErrHasMounts].
+func (e *MountedError) Unwrap() error { return ErrHasMounts }
+
 // Reasons lists the sentinels that this package declares, for a
 // [reason.Table].
 func Reasons() []*reason.Error {
-	return []*reason.Error{ErrNodeMissing, ErrNodeOffline, ErrHasMounts}
+	return []*reason.Error{ErrNodeMissing, ErrNodeOffline, ErrTooMany, ErrHasMounts}
 }

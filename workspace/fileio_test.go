@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/taibox/taibox/tai/registry"
 	"github.com/taibox/taibox/tai/volume"
 	"github.com/taibox/taibox/workspace"
 )
@@ -38,7 +39,7 @@ func TestFiles(t *testing.T) {
 	if _, err := w.m.Usage(ctx, "a"); err != nil {
 		t.Error(err)
 	}
-	_, err = w.m.Volume(ctx, "nosuch")
+	_, err = w.m.Volume(ctx, &workspace.Workspace{ID: "nosuch", Node: registry.Local})
 	w.wantErr(err, workspace.ErrNotFound)
 }
 

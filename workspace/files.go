@@ -9,13 +9,6 @@ import (
 	taiworkspace "github.com/taibox/taibox/tai/workspace"
 )
 
-// Volume returns the volume of the node that keeps a workspace: for calls on
-// its files. What is done with workspaces themselves goes by the manager.
-func (m *Manager) Volume(ctx context.Context, id string) (volume.Volume, error) {
-	_, vol, err := m.find(ctx, id)
-	return vol, err
-}
-
 // NodeForWorkspace returns the TaiID of the node that keeps a workspace.
 func (m *Manager) NodeForWorkspace(ctx context.Context, id string) (string, error) {
 	w, err := m.Get(ctx, id)
@@ -35,7 +28,8 @@ func (m *Manager) MountPath(ctx context.Context, id string) (string, error) {
 	return vol.MountPath(ctx, id)
 }
 
-// FS returns the files of a workspace. The caller closes it.
+// FS returns the files of a workspace, and of no later one with its ID. The
+// caller closes it.
 func (m *Manager) FS(ctx context.Context, id string) (taiworkspace.FS, error) {
 	_, vol, err := m.find(ctx, id)
 	if err != nil {
@@ -79,7 +73,7 @@ func (m *Manager) Remove(ctx context.Context, id, path string) error {
 	if err != nil {
 		return err
 	}
-	return vol.Remove(ctx, id, path, true)
+	return vol.Remove(ctx, id, path, volume.RemoveOptions{All: true})
 }
 
 // Usage measures a workspace.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/taibox/taibox/drivers/fake"
 	"github.com/taibox/taibox/tai"
@@ -32,7 +33,8 @@ type watched struct {
 	volume.Volume
 	lists   atomic.Int64
 	broken  atomic.Bool
-	deleted func() // called before a delete
+	deleted func()       // called before a delete
+	created func() error // called before a create
 }
 
 var errBroken = errors.New("the volume is broken")
@@ -43,6 +45,24 @@ func (w *watched) List(ctx context.Context) ([]volume.Info, error) {
 		return nil, errBroken
 	}
 	return w.Volume.List(ctx)
+}
+
+func (w *watched) Create(ctx context.Context, id string, o volume.Options) (volume.Info, error) {
+	if w.created != nil {
+		if err := w.created(); err != nil {
+			return volume.Info{}, err
+		}
+	}
+	return w.Volume.Create(ctx, id, o)
+}
+
+// Pin pins the volume below.
+func (w *watched) Pin(ctx context.Context, id string, created time.Time) (volume.Volume, error) {
+	v, err := w.Volume.Pin(ctx, id, created)
+	if err != nil {
+		return nil, err
+	}
+	return &watched{Volume: v, deleted: w.deleted}, nil
 }
 
 func (w *watched) Delete(ctx context.Context, id string) error {

@@ -19,7 +19,7 @@ import (
 // changed, but for the maps themselves.
 type index struct {
 	byID   map[string]*Workspace
-	making map[string]bool // IDs of creates under way
+	making map[string]*making // creates under way, by ID
 
 	nodes   map[string]*nodeState // by TaiID
 	changed <-chan struct{}       // of the registry, from when nodes was right
@@ -31,6 +31,28 @@ type index struct {
 	dropped map[string]bool   // deleted while reading > 0
 }
 
+// making is a create under way.
+type making struct {
+	owner string
+	done  chan struct{} // closed when it ends
+}
+
+// owned counts the workspaces of an owner, those in the making too.
+func (x *index) owned(owner string) int {
+	n := 0
+	for _, w := range x.byID {
+		if w.Owner == owner {
+			n++
+		}
+	}
+	for _, c := range x.making {
+		if c.owner == owner {
+			n++
+		}
+	}
+	return n
+}
+
 // nodeState is how far a node has been read.
 type nodeState struct {
 	client  *tai.Client
@@ -40,7 +62,7 @@ type nodeState struct {
 
 func newIndex() index {
 	return index{
-		byID: map[string]*Workspace{}, making: map[string]bool{}, nodes: map[string]*nodeState{},
+		byID: map[string]*Workspace{}, making: map[string]*making{}, nodes: map[string]*nodeState{},
 		stamps: map[string]uint64{}, dropped: map[string]bool{},
 	}
 }
@@ -224,7 +246,7 @@ func (m *Manager) lookEverywhere(ctx context.Context, id string) {
 			continue
 		}
 		m.mu.Lock()
-		if !m.index.making[id] && m.index.byID[id] == nil {
+		if m.index.making[id] == nil && m.index.byID[id] == nil {
 			m.index.put(decode(n.TaiID, &info))
 		}
 		m.mu.Unlock()
@@ -247,18 +269,47 @@ func (m *Manager) look(ctx context.Context, node string, vol volume.Volume, id s
 	}
 }
 
-// find returns a workspace and the volume that has it.
+// find returns a workspace and its volume, pinned to it.
 func (m *Manager) find(ctx context.Context, id string) (*Workspace, volume.Volume, error) {
 	w, err := m.Get(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
+	vol, err := m.Volume(ctx, w)
+	if !errors.Is(err, ErrNotFound) {
+		return w, vol, err
+	}
+	// Another manager of this process may have made it anew, or deleted it.
+	if w, err = m.Get(ctx, id); err == nil {
+		vol, err = m.Volume(ctx, w)
+	}
+	return w, vol, err
+}
+
+// findThis is find for a workspace that was found before; nil is any.
+func (m *Manager) findThis(ctx context.Context, id string, this *Workspace) (*Workspace, volume.Volume, error) {
+	w, vol, err := m.find(ctx, id)
+	if err == nil && this != nil && !w.CreatedAt.Equal(this.CreatedAt) {
+		err = fmt.Errorf("workspace %s: %w", id, ErrNotFound)
+	}
+	return w, vol, err
+}
+
+// Volume returns the volume of the node that keeps a workspace, for calls on
+// its files. It knows that very workspace: once it is deleted they fail with
+// [ErrNotFound], also where another has its ID. What is done with workspaces
+// themselves goes by the manager.
+func (m *Manager) Volume(ctx context.Context, w *Workspace) (volume.Volume, error) {
 	vol, err := m.volumeAt(w.Node)
 	if errors.Is(err, ErrNodeNotFound) {
 		err = fmt.Errorf("%w: %s", ErrNodeOffline, w.Node)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("workspace %s: %w", id, err)
+		return nil, fmt.Errorf("workspace %s: %w", w.ID, err)
 	}
-	return w, vol, nil
+	pinned, err := vol.Pin(ctx, w.ID, w.CreatedAt)
+	if errors.Is(err, ErrNotFound) {
+		m.look(ctx, w.Node, vol, w.ID)
+	}
+	return pinned, err
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 	"github.com/taibox/taibox/tai/volume"
@@ -20,6 +21,7 @@ import (
 type Manager struct {
 	reg *registry.Registry
 	log *slog.Logger
+	max int // workspaces of an owner; 0 = no limit
 
 	// mu guards what follows. No call to a node is made while it is held.
 	mu    sync.Mutex
@@ -39,7 +41,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{reg: cfg.Registry, log: cfg.Logger, index: newIndex(), gates: map[string]*gate{}}, nil
+	return &Manager{reg: cfg.Registry, log: cfg.Logger, max: cfg.MaxPerOwner, index: newIndex(), gates: map[string]*gate{}}, nil
 }
 
 // Start reads what the nodes have, so that the first call need not. A node
@@ -52,7 +54,8 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Create makes an empty workspace. A taken ID is [ErrAlreadyExists].
+// Create makes an empty workspace. A taken ID is [ErrAlreadyExists], one
+// workspace more than the owner may have [ErrTooMany].
 func (m *Manager) Create(ctx context.Context, o CreateOptions) (*Workspace, error) {
 	w := &Workspace{ID: o.ID, Name: o.Name, Owner: o.Owner, Labels: maps.Clone(o.Labels), Quota: o.Quota, UpdatedAt: time.Now().UTC()}
 	if w.ID == "" {
@@ -76,13 +79,14 @@ func (m *Manager) Create(ctx context.Context, o CreateOptions) (*Workspace, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := m.reserve(w.ID); err != nil {
+	done, err := m.reserve(ctx, w)
+	if err != nil {
 		return nil, fmt.Errorf("create workspace %s: %w", w.ID, err)
 	}
 	info, err := vol.Create(ctx, w.ID, volume.Options{Meta: raw, Quota: w.Quota})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.index.making, w.ID)
+	done()
 	if err != nil {
 		return nil, fmt.Errorf("create workspace %s: %w", w.ID, err)
 	}
@@ -91,17 +95,35 @@ func (m *Manager) Create(ctx context.Context, o CreateOptions) (*Workspace, erro
 	return w.clone(), nil
 }
 
-func (m *Manager) reserve(id string) error {
+// reserve takes the ID of a new workspace for its create. It waits for another one of that ID, which
+// may come to nothing. done, called with the lock, ends the wait of others.
+func (m *Manager) reserve(ctx context.Context, w *Workspace) (done func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.index.making[id] {
-		return ErrAlreadyExists
+	for other := m.index.making[w.ID]; other != nil; other = m.index.making[w.ID] {
+		m.mu.Unlock()
+		select {
+		case <-other.done:
+		case <-ctx.Done():
+		}
+		m.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 	}
-	if e := m.index.byID[id]; e != nil {
-		return fmt.Errorf("%w: on node %s", ErrAlreadyExists, e.Node)
+	if e := m.index.byID[w.ID]; e != nil {
+		return nil, fmt.Errorf("%w: on node %s", ErrAlreadyExists, e.Node)
 	}
-	m.index.making[id] = true
-	return nil
+	if have := m.index.owned(w.Owner); m.max > 0 && have >= m.max {
+		err := fmt.Errorf("%w: owner %q has %d of %d", ErrTooMany, w.Owner, have, m.max)
+		return nil, reason.WithHint(err, "delete some, or raise the limit")
+	}
+	c := &making{owner: w.Owner, done: make(chan struct{})}
+	m.index.making[w.ID] = c
+	return func() {
+		delete(m.index.making, w.ID)
+		close(c.done)
+	}, nil
 }
 
 // pick chooses the node of a new workspace.
@@ -140,9 +162,9 @@ func (m *Manager) Get(ctx context.Context, id string) (*Workspace, error) {
 		return nil, fmt.Errorf("workspace %s: %w", id, err)
 	}
 	m.mu.Lock()
-	w, making := m.index.byID[id], m.index.making[id]
+	known := m.index.byID[id] != nil || m.index.making[id] != nil
 	m.mu.Unlock()
-	if w == nil && !making {
+	if !known {
 		m.lookEverywhere(ctx, id)
 	}
 	m.mu.Lock()
@@ -189,14 +211,24 @@ func (m *Manager) List(ctx context.Context, o ListOptions) ([]*Workspace, error)
 
 // Update changes what is set in o, all of it or nothing.
 func (m *Manager) Update(ctx context.Context, id string, o UpdateOptions) (*Workspace, error) {
-	w, err := m.update(ctx, id, &o)
+	return m.update(ctx, id, nil, &o)
+}
+
+// UpdateThis is Update of a workspace that [Manager.Get] returned, and of no
+// later one with its ID.
+func (m *Manager) UpdateThis(ctx context.Context, w *Workspace, o UpdateOptions) (*Workspace, error) {
+	return m.update(ctx, w.ID, w, &o)
+}
+
+func (m *Manager) update(ctx context.Context, id string, this *Workspace, o *UpdateOptions) (*Workspace, error) {
+	w, err := m.change(ctx, id, this, o)
 	if err != nil {
 		return nil, fmt.Errorf("update workspace %s: %w", id, err)
 	}
 	return w, nil
 }
 
-func (m *Manager) update(ctx context.Context, id string, o *UpdateOptions) (*Workspace, error) {
+func (m *Manager) change(ctx context.Context, id string, this *Workspace, o *UpdateOptions) (*Workspace, error) {
 	errs := []error{checkLabels(o.Labels)}
 	if o.Name != nil {
 		errs = append(errs, checkName("name", *o.Name))
@@ -213,7 +245,7 @@ func (m *Manager) update(ctx context.Context, id string, o *UpdateOptions) (*Wor
 		return nil, err
 	}
 	defer leave()
-	w, vol, err := m.find(ctx, id)
+	w, vol, err := m.findThis(ctx, id, this)
 	if err != nil {
 		return nil, err
 	}
@@ -245,19 +277,29 @@ func (m *Manager) update(ctx context.Context, id string, o *UpdateOptions) (*Wor
 // Delete deletes a workspace with its files and snapshots, unless boxes have
 // it mounted, running or not ([ErrHasMounts]). It waits for what holds it.
 func (m *Manager) Delete(ctx context.Context, id string) error {
-	if err := m.delete(ctx, id); err != nil {
+	return m.delete(ctx, id, nil)
+}
+
+// DeleteThis is Delete of a workspace that [Manager.Get] returned, and of no
+// later one with its ID.
+func (m *Manager) DeleteThis(ctx context.Context, w *Workspace) error {
+	return m.delete(ctx, w.ID, w)
+}
+
+func (m *Manager) delete(ctx context.Context, id string, this *Workspace) error {
+	if err := m.remove(ctx, id, this); err != nil {
 		return fmt.Errorf("delete workspace %s: %w", id, err)
 	}
 	return nil
 }
 
-func (m *Manager) delete(ctx context.Context, id string) error {
+func (m *Manager) remove(ctx context.Context, id string, this *Workspace) error {
 	leave, err := m.enter(ctx, id, alone)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	w, vol, err := m.find(ctx, id)
+	w, vol, err := m.findThis(ctx, id, this)
 	if err != nil {
 		return err
 	}
@@ -266,7 +308,7 @@ func (m *Manager) delete(ctx context.Context, id string) error {
 		return err
 	}
 	if len(boxes) > 0 {
-		return fmt.Errorf("%w in %s", ErrHasMounts, boxNames(boxes))
+		return &MountedError{Boxes: boxes}
 	}
 	if err = vol.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) {
 		m.look(ctx, w.Node, vol, id)
@@ -276,20 +318,6 @@ func (m *Manager) delete(ctx context.Context, id string) error {
 	m.index.drop(id)
 	m.mu.Unlock()
 	return err
-}
-
-// maxNamed is how many boxes an error names.
-const maxNamed = 10
-
-func boxNames(ids []string) string {
-	names := strings.Join(ids[:min(len(ids), maxNamed)], ", ")
-	switch {
-	case len(ids) == 1:
-		return "box " + names
-	case len(ids) > maxNamed:
-		return fmt.Sprintf("boxes %s and %d more", names, len(ids)-maxNamed)
-	}
-	return "boxes " + names
 }
 
 // Mounts returns the IDs of the boxes that have a workspace mounted, running

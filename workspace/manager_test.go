@@ -3,9 +3,11 @@ package workspace_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,6 +209,131 @@ func TestCreateRace(t *testing.T) {
 	}
 }
 
+// TestCreateJoins: who creates an ID that is being made learns what comes of it.
+func TestCreateJoins(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := t.Context()
+			begun, goOn := make(chan struct{}), make(chan error)
+			w.volumes[registry.Local].created = sync.OnceValue(func() error {
+				close(begun)
+				return <-goOn
+			})
+			first, second := make(chan error, 1), make(chan error, 1)
+			go func() {
+				_, err := w.m.Create(ctx, workspace.CreateOptions{ID: "a", Name: "first"})
+				first <- err
+			}()
+			<-begun
+			gone, cancel := context.WithCancelCause(ctx)
+			cancel(errBroken)
+			_, err := w.m.Create(gone, workspace.CreateOptions{ID: "a"})
+			w.wantErr(err, errBroken)
+			go func() {
+				_, err := w.m.Create(ctx, workspace.CreateOptions{ID: "a", Name: "second"})
+				if errors.Is(err, workspace.ErrAlreadyExists) {
+					if _, err := w.m.Get(ctx, "a"); err != nil {
+						t.Error(err)
+					}
+				}
+				second <- err
+			}()
+			synctest.Wait()
+			name := "first"
+			if fails {
+				w.volumes[registry.Local].created = nil
+				goOn <- errBroken
+				w.wantErr(<-first, errBroken)
+				w.ok(<-second)
+				name = "second"
+			} else {
+				goOn <- nil
+				w.ok(<-first)
+				w.wantErr(<-second, workspace.ErrAlreadyExists)
+			}
+			ws, err := w.m.Get(ctx, "a")
+			w.ok(err)
+			if ws.Name != name {
+				t.Errorf("there is %+v", ws)
+			}
+		})
+	}
+}
+
+// TestThisAndNoOther: what was found is not taken for another that has its ID.
+func TestThisAndNoOther(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	this := w.create(workspace.CreateOptions{ID: "a", Owner: "u1"})
+	name := "new"
+	this, err := w.m.UpdateThis(ctx, this, workspace.UpdateOptions{Name: &name})
+	w.ok(err)
+	fsys, err := w.m.FS(ctx, "a")
+	w.ok(err)
+	defer fsys.Close()
+	vol, err := w.m.Volume(ctx, this)
+	w.ok(err)
+	w.ok(w.m.DeleteThis(ctx, this))
+
+	other := w.create(workspace.CreateOptions{ID: "a", Owner: "u2"})
+	w.ok(w.m.WriteFile(ctx, "a", "f", []byte("theirs"), 0))
+	_, err = w.m.UpdateThis(ctx, this, workspace.UpdateOptions{Name: &name})
+	w.wantErr(err, workspace.ErrNotFound)
+	w.wantErr(w.m.DeleteThis(ctx, this), workspace.ErrNotFound)
+	_, err = w.m.Volume(ctx, this)
+	w.wantErr(err, workspace.ErrNotFound)
+	_, err = vol.ReadFile(ctx, "a", "f")
+	w.wantErr(err, workspace.ErrNotFound)
+	_, err = fsys.ReadFile("f")
+	w.wantErr(err, workspace.ErrNotFound)
+	got, err := w.m.Get(ctx, "a")
+	w.ok(err)
+	if diff := cmp.Diff(other, got); diff != "" {
+		t.Errorf("the other (-made +found):\n%s", diff)
+	}
+	w.ok(w.m.DeleteThis(ctx, other))
+}
+
+// TestAnotherManagerMakesItAnew: one manager does not serve what the other
+// deleted, and finds what has its ID now.
+func TestAnotherManagerMakesItAnew(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	other := w.manager()
+	w.create(workspace.CreateOptions{ID: "a", Owner: "u1"})
+	_, err := other.Get(ctx, "a")
+	w.ok(err)
+	w.ok(w.m.Delete(ctx, "a"))
+	w.create(workspace.CreateOptions{ID: "a", Owner: "u2"})
+	w.ok(other.WriteFile(ctx, "a", "f", []byte("x"), 0))
+	if ws, err := other.Get(ctx, "a"); err != nil || ws.Owner != "u2" {
+		t.Errorf("the other has %+v, %v", ws, err)
+	}
+}
+
+func TestMountedError(t *testing.T) {
+	many := strings.Split("abcdefghijkl", "")
+	for _, c := range []struct {
+		err  workspace.MountedError
+		says string
+	}{
+		{workspace.MountedError{Boxes: many[:1]}, "in box a"},
+		{workspace.MountedError{Boxes: many[:2]}, "in boxes a, b"},
+		{workspace.MountedError{Boxes: many[:2], Others: 1}, "in boxes a, b and 1 more"},
+		{workspace.MountedError{Boxes: many, Others: 1}, "in boxes a, b, c, d, e, f, g, h, i, j and 3 more"},
+		{workspace.MountedError{Others: 1}, "in 1 box of others"},
+		{workspace.MountedError{Others: 2}, "in 2 boxes of others"},
+	} {
+		if text := c.err.Error(); text != "workspace is mounted "+c.says {
+			t.Errorf("it says %q; wanted is %q", text, c.says)
+		}
+		if !errors.Is(&c.err, workspace.ErrHasMounts) {
+			t.Errorf("%v is not %v", &c.err, workspace.ErrHasMounts)
+		}
+	}
+}
+
 func TestDelete(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -360,4 +487,46 @@ func TestMountOrDelete(t *testing.T) {
 			w.ok(deleted)
 		}
 	}
+}
+
+// TestMaxPerOwner: an owner has no more workspaces than it may, however many
+// creates run at once; those that failed and those that are gone do not count.
+func TestMaxPerOwner(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	m, err := workspace.New(workspace.Config{Registry: w.reg, MaxPerOwner: 3})
+	w.ok(err)
+	w.volumes[registry.Local].created = func() error { return errBroken }
+	_, err = m.Create(ctx, workspace.CreateOptions{ID: "failed", Owner: "ann"})
+	w.wantErr(err, errBroken)
+	w.volumes[registry.Local].created = nil
+	var made atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			_, err := m.Create(ctx, workspace.CreateOptions{ID: fmt.Sprintf("w%d", i), Owner: "ann"})
+			if err == nil {
+				made.Add(1)
+			} else {
+				w.wantErr(err, workspace.ErrTooMany)
+			}
+		})
+	}
+	wg.Wait()
+	list, err := m.List(ctx, workspace.ListOptions{Owner: "ann"})
+	if w.ok(err); made.Load() != 3 || len(list) != 3 {
+		t.Fatalf("%d were made, %d are there", made.Load(), len(list))
+	}
+	_, err = m.Create(ctx, workspace.CreateOptions{ID: "of-another", Owner: "bob"})
+	w.ok(err)
+	w.ok(m.Delete(ctx, list[0].ID))
+	_, err = m.Create(ctx, workspace.CreateOptions{Owner: "ann"})
+	w.ok(err)
+	// Those that were there before count for another manager too.
+	m, err = workspace.New(workspace.Config{Registry: w.reg, MaxPerOwner: 3})
+	w.ok(err)
+	_, err = m.Create(ctx, workspace.CreateOptions{Owner: "ann"})
+	w.wantErr(err, workspace.ErrTooMany)
+	_, err = workspace.New(workspace.Config{MaxPerOwner: -1})
+	w.wantErr(err, workspace.ErrInvalid)
 }

@@ -266,8 +266,8 @@ func newWorkspaceMv(env *Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mv WORKSPACE FROM TO",
 		Short: "Move a file or directory of a workspace",
-		Long: `Move a file or directory of a workspace, into TO if that is a directory, else over a
-file that is there.`,
+		Long: `Move a file or directory of a workspace, into TO if that is a directory or a link to
+one, else over a file or link that is there.`,
 		Args: wantArgs("WORKSPACE", "FROM", "TO"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, _, err := env.connect(cmd)
@@ -276,15 +276,30 @@ file that is there.`,
 			}
 			w := c.Workspace(args[0])
 			from, to := args[1], args[2]
-			switch info, err := w.Stat(cmd.Context(), strings.TrimRight(to, "/")); {
-			case err == nil && info.Mode.IsDir():
-				to = strings.TrimRight(to, "/") + "/" + path.Base(from)
-			case err != nil && !errors.Is(err, volume.ErrFileNotFound):
+			into, err := leadsToDir(cmd.Context(), w, strings.TrimRight(to, "/"))
+			if err != nil {
 				return err
+			}
+			if into {
+				to = strings.TrimRight(to, "/") + "/" + path.Base(from)
 			}
 			return w.Rename(cmd.Context(), from, to)
 		},
 	}
+}
+
+// leadsToDir reports whether a name is that of a directory, or of a link to one.
+func leadsToDir(ctx context.Context, w *client.Workspace, name string) (bool, error) {
+	info, err := w.Stat(ctx, name)
+	if err == nil && info.Mode&fs.ModeSymlink != 0 {
+		if _, err = w.List(ctx, name); err == nil {
+			return true, nil
+		}
+	}
+	if errors.Is(err, volume.ErrFileNotFound) || errors.Is(err, volume.ErrFileKind) {
+		return false, nil
+	}
+	return info.Mode.IsDir(), err
 }
 
 func newWorkspaceDel(env *Env) *cobra.Command {
@@ -310,21 +325,9 @@ func (e *Env) eachPath(cmd *cobra.Command, args []string, do func(context.Contex
 	if err != nil {
 		return err
 	}
-	code := exitOK
-	for _, name := range args[1:] {
-		err := do(cmd.Context(), c.Workspace(args[0]), name)
-		if cmd.Context().Err() != nil {
-			return err
-		}
-		if err != nil {
-			tell(e, err)
-			code = max(code, exitCode(verbOf(cmd), err))
-		}
-	}
-	if code != exitOK {
-		return &exitError{code: code}
-	}
-	return nil
+	return e.forAll(cmd, args[1:], func(name string) error {
+		return do(cmd.Context(), c.Workspace(args[0]), name)
+	})
 }
 
 func newWorkspaceWatch(env *Env) *cobra.Command {

@@ -13,11 +13,7 @@ import (
 
 // CreateWorkspace creates a workspace.
 func (c *Client) CreateWorkspace(ctx context.Context, req rest.CreateWorkspace) (rest.Workspace, error) {
-	var header []string
-	if req.IdempotencyKey != "" {
-		header = []string{rest.HeaderIdempotencyKey, req.IdempotencyKey}
-	}
-	return call[rest.Workspace](ctx, c, http.MethodPost, c.at("v1", "workspaces"), req, header...)
+	return call[rest.Workspace](ctx, c, http.MethodPost, c.at("v1", "workspaces"), req, idempotent(req.IdempotencyKey)...)
 }
 
 // ListWorkspaces returns all workspaces that match, page by page.
@@ -34,20 +30,7 @@ func (c *Client) ListWorkspaces(ctx context.Context, l rest.ListWorkspaces) ([]r
 	if l.PageSize > 0 {
 		q.Set("limit", strconv.Itoa(l.PageSize))
 	}
-	all := []rest.Workspace{}
-	for {
-		u := c.at("v1", "workspaces")
-		u.RawQuery = q.Encode()
-		page, err := call[rest.WorkspaceList](ctx, c, http.MethodGet, u, nil)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, page.Items...)
-		if page.NextToken == "" {
-			return all, nil
-		}
-		q.Set("next_token", page.NextToken)
-	}
+	return list[rest.Workspace](ctx, c, c.at("v1", "workspaces"), q)
 }
 
 // Workspace is the calls for one workspace. Make it with [Client.Workspace].

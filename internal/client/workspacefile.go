@@ -69,19 +69,12 @@ func (w *Workspace) List(ctx context.Context, dir string) ([]volume.FileInfo, er
 // Open opens a file, or the part of it that o names. One that breaks off ends
 // with an error. The caller closes it.
 func (w *Workspace) Open(ctx context.Context, name string, o volume.OpenOptions) (io.ReadCloser, volume.FileInfo, error) {
-	var header []string
-	if o.Offset != 0 || o.Limit != 0 {
-		part := strconv.FormatInt(o.Offset, 10) + "-"
-		if o.Limit > 0 {
-			part += strconv.FormatInt(o.Offset+o.Limit-1, 10)
-		}
-		header = []string{"Range", "bytes=" + part}
-	}
 	u, err := w.fileAt(name, "files")
 	if err != nil {
 		return nil, volume.FileInfo{}, err
 	}
-	resp, err := w.c.send(ctx, http.MethodGet, u, nil, header...)
+	part(&u, o.Offset, o.Limit)
+	resp, err := w.c.send(ctx, http.MethodGet, u, nil)
 	if err != nil {
 		return nil, volume.FileInfo{}, err
 	}

@@ -3,7 +3,6 @@ package client
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"iter"
 	"net/http"
@@ -68,11 +67,7 @@ func (e *syncEnd) Hashes(ctx context.Context, names []string) ([]string, error) 
 		return nil, err
 	}
 	defer resp.Body.Close()
-	hashes, err := treesync.ReadNames(resp.Body, int64(len(names)), treesync.MaxNameBytes)
-	if err == nil && len(hashes) != len(names) {
-		err = fmt.Errorf("%w: %d hashes of %d files", volume.ErrArchive, len(hashes), len(names))
-	}
-	return hashes, err
+	return treesync.ReadHashes(resp.Body, len(names))
 }
 
 // Fetch implements [volume.SyncEnd].

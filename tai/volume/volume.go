@@ -42,8 +42,14 @@ type Workspaces interface {
 	// Usage measures a workspace.
 	Usage(ctx context.Context, id string) (Usage, error)
 	// MountPath returns the directory of the node that has the files, to be
-	// mounted in boxes. It is for drivers on the same node alone.
+	// mounted in boxes. It is for drivers on the same node alone. Where a quota
+	// is not enforced any more it is [ErrUnsupported].
 	MountPath(ctx context.Context, id string) (string, error)
+	// Pin returns the volume for whoever may use one workspace, which is told
+	// from others that had or will have its id by [Info].CreatedAt. Calls that
+	// name another id, and all once it is deleted, are [ErrNotFound], whoever
+	// has the id by then. Closing it does nothing.
+	Pin(ctx context.Context, id string, created time.Time) (Volume, error)
 }
 
 // Options are what a workspace is made with.
@@ -166,10 +172,9 @@ type Files interface {
 	// Walk describes path and all that is below it, parents first, by name
 	// within a directory. It follows no link. What vanishes meanwhile is left out.
 	Walk(ctx context.Context, id, path string) iter.Seq2[FileInfo, error]
-	// Remove removes a file, a link or an empty directory, with all what is
-	// in a directory too; then one that is not there is no error. The root
-	// itself cannot be removed.
-	Remove(ctx context.Context, id, path string, all bool) error
+	// Remove removes a file, a link or an empty directory. The root itself
+	// cannot be removed.
+	Remove(ctx context.Context, id, path string, o RemoveOptions) error
 	// Rename moves a file, link or directory, over a file that is there.
 	Rename(ctx context.Context, id, from, to string) error
 	// MkdirAll makes a directory and its parents; mode 0 means 0755. One that
@@ -223,6 +228,20 @@ type WriteOptions struct {
 	IfVersion string
 	// IfAbsent writes only where there is no file yet, else [ErrFileExists].
 	IfAbsent bool
+	// Numbered writes under the first of a, a (1), a (2)… that is free, as
+	// [NumberedName] says. A symbolic link takes its name, wherever it leads.
+	Numbered bool
+}
+
+// RemoveOptions say how to remove a file. Zero fields mean the default in the
+// comment.
+type RemoveOptions struct {
+	// All removes all that is in a directory too; one that is not there is no
+	// error then.
+	All bool
+	// IfVersion removes only the file that has this [FileInfo.Version], else
+	// [ErrVersion]. Default any.
+	IfVersion string
 }
 
 // FileEventKind says what happened to a file.

@@ -237,7 +237,7 @@ func (f *files) Remove(name string) error {
 	if err := f.check("remove", name); err != nil {
 		return err
 	}
-	return f.failed("remove", name, f.vol.Remove(f.ctx, f.id, name, false))
+	return f.failed("remove", name, f.vol.Remove(f.ctx, f.id, name, volume.RemoveOptions{}))
 }
 
 // RemoveAll implements [FS].
@@ -245,7 +245,7 @@ func (f *files) RemoveAll(name string) error {
 	if err := f.check("remove", name); err != nil {
 		return err
 	}
-	return f.failed("remove", name, f.vol.Remove(f.ctx, f.id, name, true))
+	return f.failed("remove", name, f.vol.Remove(f.ctx, f.id, name, volume.RemoveOptions{All: true}))
 }
 
 // Rename implements [FS].

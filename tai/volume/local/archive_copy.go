@@ -33,7 +33,7 @@ func (v *Volume) CopyFrom(ctx context.Context, id, name string) (io.ReadCloser, 
 	s := &tarStream{pr: pr, stop: stop, packed: make(chan struct{})}
 	// A reader that is given up, or never read, must not hold the volume.
 	s.unhook = context.AfterFunc(v.ctx, func() { pr.CloseWithError(errClosed) })
-	v.wg.Go(func() {
+	err = v.goAll(func() {
 		defer close(s.packed)
 		defer t.release()
 		out := bufio.NewWriterSize(pw, archiveBuffer)
@@ -43,6 +43,12 @@ func (v *Volume) CopyFrom(ctx context.Context, id, name string) (io.ReadCloser, 
 		}
 		pw.CloseWithError(told("copy from", id, name, err))
 	})
+	if err != nil {
+		s.unhook()
+		stop(err)
+		t.release()
+		return nil, told("copy from", id, name, err)
+	}
 	return s, nil
 }
 

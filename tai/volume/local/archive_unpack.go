@@ -71,16 +71,20 @@ func (v *Volume) CopyTo(ctx context.Context, id, dir string, archive io.Reader, 
 // unpack makes the files of an archive where no box sees them and, once all are
 // whole and on the disk, moves them to their places.
 func (t *tree) unpack(ctx context.Context, dst string, o volume.ArchiveOptions, run func(*tartree.Stage) error) (res volume.ArchiveResult, err error) {
+	tmp, err := t.temp()
+	if err != nil {
+		return res, err
+	}
 	name := newName("x")
-	if err := t.tmp.Mkdir(name, 0o700); err != nil {
+	if err := tmp.Mkdir(name, 0o700); err != nil {
 		return res, err
 	}
 	defer func() {
-		if rerr := t.tmp.RemoveAll(name); rerr != nil {
-			t.v.log.Warn("half an archive stays until the volume is opened again", slog.String("workspace", t.space.dir), slog.Any("err", rerr))
+		if rerr := tmp.RemoveAll(name); rerr != nil {
+			t.v.log.Warn("half an archive stays until the volume is opened again", slog.String("workspace", t.space.id), slog.Any("err", rerr))
 		}
 	}()
-	root, err := t.tmp.OpenRoot(name)
+	root, err := tmp.OpenRoot(name)
 	if err != nil {
 		return res, err
 	}

@@ -41,7 +41,7 @@ func (t *tree) copy(ctx context.Context, from, to string) (err error) {
 	if _, err := dst.stat(); err == nil {
 		return &os.PathError{Op: "copy", Path: to, Err: unix.EEXIST}
 	}
-	tmp, err := t.tmp.Open(".")
+	tmp, err := t.openTemp()
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func prepare(t *testing.T, v *local.Volume) {
 	}
 	write("a", "2")
 	write("e/c", "2")
-	if err := v.Remove(ctx, "ws", "d", true); err != nil {
+	if err := v.Remove(ctx, "ws", "d", volume.RemoveOptions{All: true}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -29,5 +29,6 @@
 //
 // A directory whose name begins with .removing- is what is left of a deleted
 // workspace, and one whose record says "creating" was never finished: both may
-// be deleted, after umount of fs. [Open] does so.
+// be deleted, after umount of fs. [Open] does so. A directory that has lost its
+// record is left alone and logged: with the record back it is a workspace again.
 package local

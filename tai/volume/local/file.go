@@ -84,15 +84,17 @@ func (t *tree) open(name string) (_ *os.File, _ unix.Stat_t, err error) {
 	if err != nil {
 		return nil, st, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	f := os.NewFile(uintptr(fd), name)
-	if st, err = statOf(f); err == nil {
+	if err = unix.Fstat(fd, &st); err == nil {
 		err = readable(name, &st)
 	}
+	if err == nil {
+		err = unix.SetNonblock(fd, false) // it is no pipe, and the poller need not know it
+	}
 	if err != nil {
-		f.Close()
+		unix.Close(fd) //nolint:errcheck // only looked at
 		return nil, st, err
 	}
-	return f, st, nil
+	return os.NewFile(uintptr(fd), name), st, nil
 }
 
 // readable reports what kind of file cannot be read.
@@ -230,8 +232,9 @@ func (v *Volume) WriteFile(ctx context.Context, id, name string, r io.Reader, o 
 		if err != nil {
 			return volume.FileInfo{}, err
 		}
-		// What it is called here, wherever a link led.
-		info.Path, info.Name = name, path.Base(name)
+		if !o.Numbered { // what it is called here, wherever a link led
+			info.Path, info.Name = name, path.Base(name)
+		}
 		return info, nil
 	})
 }
@@ -367,7 +370,7 @@ func errRoot(what string) error {
 }
 
 // Remove removes a file, a link or a directory.
-func (v *Volume) Remove(ctx context.Context, id, name string, all bool) error {
+func (v *Volume) Remove(ctx context.Context, id, name string, o volume.RemoveOptions) error {
 	_, err := onFile(ctx, v, "remove", id, name, func(t *tree, name string) (nothing, error) {
 		if name == "." {
 			return nothing{}, errRoot("removed")
@@ -375,14 +378,35 @@ func (v *Volume) Remove(ctx context.Context, id, name string, all bool) error {
 		p, err := t.parent(name)
 		if err == nil {
 			defer p.dir.Close()
-			err = t.removeAt(&p, all)
+			err = t.remove(&p, o)
 		}
-		if all && errors.Is(err, fs.ErrNotExist) {
+		if o.All && errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
 		return nothing{}, err
 	})
 	return err
+}
+
+// remove removes what is at a place, if that is what o means.
+func (t *tree) remove(p *place, o volume.RemoveOptions) error {
+	if o.IfVersion == "" {
+		return t.removeAt(p, o.All)
+	}
+	unlock, err := t.lock(p)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	switch st, err := p.stat(); {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: it is not there", volume.ErrVersion)
+	case err != nil:
+		return os.NewSyscallError("fstatat", err)
+	case o.IfVersion != version(&st):
+		return volume.ErrVersion
+	}
+	return t.removeAt(p, o.All)
 }
 
 func (t *tree) removeAt(p *place, all bool) error {
@@ -398,7 +422,7 @@ func (t *tree) removeAt(p *place, all bool) error {
 		}
 		return nil
 	}
-	tmp, err := t.tmp.Open(".")
+	tmp, err := t.openTemp()
 	if err != nil {
 		return err
 	}
@@ -437,6 +461,12 @@ func (t *tree) rename(from, to string) error {
 		return err
 	}
 	defer dst.dir.Close()
+	// Who replaces or removes a certain version must not hit this one.
+	unlock, err := t.lock(&dst)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := unix.Renameat(src.fd(), src.base, dst.fd(), dst.base); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}

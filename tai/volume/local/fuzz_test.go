@@ -62,7 +62,7 @@ func FuzzPaths(f *testing.F) {
 		case 1:
 			v.WriteFile(ctx, "ws", p, strings.NewReader("written"), volume.WriteOptions{Parents: true})
 		case 2:
-			v.Remove(ctx, "ws", p, true)
+			v.Remove(ctx, "ws", p, volume.RemoveOptions{All: true})
 		case 3:
 			v.Rename(ctx, "ws", p, q)
 		case 4:
@@ -85,7 +85,7 @@ func FuzzPaths(f *testing.F) {
 			}
 		case 8:
 			v.Stat(ctx, "ws", p)
-			v.Remove(ctx, "ws", q, false)
+			v.Remove(ctx, "ws", q, volume.RemoveOptions{})
 		case 9:
 			ctx, cancel := context.WithCancelCause(ctx)
 			if events, err := v.Watch(ctx, "ws", p); err == nil {

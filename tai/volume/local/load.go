@@ -13,6 +13,7 @@ import (
 	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/internal/quota"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume"
 )
 
 // discard unmounts and deletes a directory of the volume.
@@ -33,6 +34,23 @@ func (v *Volume) discard(dir string) error {
 		return err
 	}
 	return parent.Sync()
+}
+
+// abandon deletes a workspace that was never finished. It gets another name
+// before: half of it could be taken for one that has lost its record.
+func (v *Volume) abandon(dir string) error {
+	to := filepath.Join(v.dir, newName(removingPrefix))
+	err := os.Rename(dir, to)
+	if err == nil {
+		err = durable.SyncDir(v.dir)
+	}
+	if err == nil {
+		err = v.step("create.abandon")
+	}
+	if err == nil {
+		err = v.discard(to)
+	}
+	return err
 }
 
 // load reads the workspaces of the directory, and finishes what was cut.
@@ -63,21 +81,31 @@ func (v *Volume) load(ctx context.Context) error {
 }
 
 func (v *Volume) loadSpace(dir string) error {
+	if err := sweepDir(dir, isRecordTemp); err != nil {
+		v.log.Warn("half-written records of a workspace are left", slog.String("dir", dir), slog.Any("err", err))
+	}
 	var rec record
 	err := durable.ReadJSON(filepath.Join(dir, recordName), &rec)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && rec.Phase == phaseCreating {
-		if err := v.discard(dir); err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		v.loadUnknown(dir)
+		return nil
+	case err != nil:
+		return err
+	case rec.Phase == phaseCreating:
+		if err := v.abandon(dir); err != nil {
 			v.log.Warn("a workspace that was not finished is left", slog.String("dir", dir), slog.Any("err", err))
 		}
 		return nil
-	}
-	if err != nil {
-		return err
 	}
 	if rec.Version != recordVersion || rec.ID != filepath.Base(dir) {
 		return fmt.Errorf("%s: version %d of workspace %q is not for this version of taibox", dir, rec.Version, rec.ID)
 	}
 	s := newSpace(dir, &rec)
+	if rec.Layout == quota.Project && v.quota.Method() != quota.Project {
+		s.unlimited = fmt.Errorf("%w: the node's file system no longer enforces its quota: mount it with prjquota again", volume.ErrUnsupported)
+		v.log.Error("a workspace is not mounted in boxes", slog.String("workspace", rec.ID), slog.Any("err", s.unlimited))
+	}
 	if rec.Layout == quota.Image {
 		// A workspace that cannot be mounted must not keep the others away. It is
 		// there, and its files are not.
@@ -92,6 +120,20 @@ func (v *Volume) loadSpace(dir string) error {
 	return nil
 }
 
+// loadUnknown takes a directory without a record. The first thing in that of a
+// new workspace is its record: what is empty is one that was never begun, and
+// all else is not ours to delete.
+func (v *Volume) loadUnknown(dir string) {
+	if err := os.Remove(dir); err != nil {
+		v.log.Error("a directory among the workspaces has no record: restore it, or move the directory away",
+			slog.String("dir", dir), slog.String("record", recordName), slog.Any("err", err))
+	}
+}
+
+// isRecordTemp reports whether a name is that of a record that was never
+// finished, as package durable names it.
+func isRecordTemp(name string) bool { return strings.HasPrefix(name, "."+recordName+".") }
+
 // sweep deletes what is half written or half deleted.
 func (s *space) sweep(log *slog.Logger) {
 	for dir, half := range map[string]func(name string) bool{
@@ -99,7 +141,7 @@ func (s *space) sweep(log *slog.Logger) {
 		s.snapshotsDir(): func(name string) bool { return strings.HasPrefix(name, ".") },
 	} {
 		if err := sweepDir(dir, half); err != nil {
-			log.Warn("half-written files of a workspace are left", slog.String("workspace", s.rec.ID), slog.Any("err", err))
+			log.Warn("half-written files of a workspace are left", slog.String("workspace", s.id), slog.Any("err", err))
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package local_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,7 +103,7 @@ func TestImageIsSparse(t *testing.T) {
 	if full < 64<<20 {
 		t.Errorf("64 MiB take %d bytes", full)
 	}
-	if err := v.Remove(context.Background(), "ws", "f", false); err != nil {
+	if err := v.Remove(context.Background(), "ws", "f", volume.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "blocks are given back", func() bool {
@@ -139,6 +141,8 @@ func TestImageIsFoundAgain(t *testing.T) {
 			if err := unix.Unmount(filepath.Join(dir, "ws", "fs"), 0); err != nil {
 				t.Fatal(err)
 			}
+			// A process that was just born in a mount namespace of its own holds it.
+			eventually(t, "the loop device goes", func() bool { return loops(t, dir) == 0 })
 		}
 		v = open(t, local.Config{Dir: dir})
 		read(v, "first")
@@ -326,7 +330,166 @@ func TestCreateTakesNothingOver(t *testing.T) {
 	if _, err := v.Create(context.Background(), "ws", volume.Options{}); !errors.Is(err, volume.ErrAlreadyExists) {
 		t.Errorf("got %v, want %v", err, volume.ErrAlreadyExists)
 	}
-	if _, err := os.Stat(file); err != nil {
+	// A workspace whose record was lost is not thrown away either.
+	v.Close()
+	var log bytes.Buffer
+	v = open(t, local.Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if text, err := os.ReadFile(file); err != nil || string(text) != "x" {
+		t.Errorf("after reopening there is %q, %v", text, err)
+	}
+	if !strings.Contains(log.String(), "no record") {
+		t.Errorf("the log does not tell of it: %s", log.String())
+	}
+	_, err := v.Create(context.Background(), "ws", volume.Options{})
+	if !errors.Is(err, volume.ErrAlreadyExists) || !strings.Contains(err.Error(), "record") || strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v, want %v with what to do and no directory of the node", err, volume.ErrAlreadyExists)
+	}
+}
+
+// TestLostRecord restores a workspace from a copy without hidden files, and its
+// record later.
+func TestLostRecord(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "w")
+	v := open(t, local.Config{Dir: dir})
+	create(t, v, "ws", volume.Options{})
+	if _, err := v.WriteFile(ctx, "ws", "f", strings.NewReader("x"), volume.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.CreateSnapshot(ctx, "ws", "s"); err != nil {
+		t.Fatal(err)
+	}
+	record := filepath.Join(dir, "ws", ".workspace.json")
+	for _, rename := range [][2]string{{record, filepath.Join(dir, "kept")}, {filepath.Join(dir, "kept"), record}} {
+		v.Close()
+		if err := os.Rename(rename[0], rename[1]); err != nil {
+			t.Fatal(err)
+		}
+		v = open(t, local.Config{Dir: dir})
+	}
+	if data, err := v.ReadFile(ctx, "ws", "f"); err != nil || string(data) != "x" {
+		t.Errorf("got %q, %v", data, err)
+	}
+	if snaps, err := v.ListSnapshots(ctx, "ws"); err != nil || len(snaps) != 1 {
+		t.Errorf("got %v, %v", snaps, err)
+	}
+}
+
+// TestHalfRecords: what a kill leaves of records is swept, and nothing else.
+func TestHalfRecords(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "w")
+	v := open(t, local.Config{Dir: dir})
+	create(t, v, "ws", volume.Options{})
+	v.Close()
+	for _, id := range []string{"new", "empty"} {
+		if err := os.Mkdir(filepath.Join(dir, id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"ws/..workspace.json.1", "new/..workspace.json.2"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v = open(t, local.Config{Dir: dir})
+	if half, err := filepath.Glob(filepath.Join(dir, "*", "..*")); err != nil || len(half) > 0 {
+		t.Errorf("left are %v, %v", half, err)
+	}
+	for _, id := range []string{"new", "empty"} { // which were never begun
+		create(t, v, id, volume.Options{})
+	}
+	if _, err := v.ReadFile(context.Background(), "ws", "f"); !errors.Is(err, volume.ErrFileNotFound) {
 		t.Error(err)
+	}
+}
+
+// TestQuotaNoLongerEnforced opens a workspace whose file system has lost its
+// project quotas.
+func TestQuotaNoLongerEnforced(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "w")
+	v := open(t, local.Config{Dir: dir})
+	create(t, v, "ws", volume.Options{})
+	v.Close()
+	file := filepath.Join(dir, "ws", ".workspace.json")
+	rec, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := bytes.Replace(rec, []byte(`"dir"`), []byte(`"project","project":7`), 1)
+	if bytes.Equal(changed, rec) {
+		t.Fatalf("the record is %s", rec)
+	}
+	if err := os.WriteFile(file, changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	v = open(t, local.Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	_, err = v.MountPath(ctx, "ws")
+	if err == nil {
+		t.Skip("the file system has project quotas")
+	}
+	if !errors.Is(err, volume.ErrUnsupported) || !strings.Contains(err.Error(), "prjquota") || !strings.Contains(log.String(), "prjquota") {
+		t.Errorf("got %v, want %v and why; the log has %s", err, volume.ErrUnsupported, log.String())
+	}
+	if _, err := v.WriteFile(ctx, "ws", "f", strings.NewReader("x"), volume.WriteOptions{}); err != nil {
+		t.Errorf("its files cannot be saved: %v", err)
+	}
+}
+
+// TestOwnersLearnNoPath: what is wrong with the node's own directories is for
+// the node's log.
+func TestOwnersLearnNoPath(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "w")
+	var log bytes.Buffer
+	v := open(t, local.Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	data := create(t, v, "ws", volume.Options{})
+	for _, gone := range []string{filepath.Join(filepath.Dir(data), "tmp"), data} {
+		if err := os.Rename(gone, gone+"-away"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := v.WriteFile(ctx, "ws", "f", strings.NewReader("x"), volume.WriteOptions{})
+		if !errors.Is(err, volume.ErrFileBusy) || strings.Contains(err.Error(), dir) {
+			t.Errorf("got %v, want %v without a directory of the node", err, volume.ErrFileBusy)
+		}
+		if !strings.Contains(log.String(), gone) {
+			t.Errorf("the log does not tell of %s: %s", gone, log.String())
+		}
+	}
+}
+
+// TestHalfDeletedIsNoLostRecord: a workspace that was never finished, and could
+// not be deleted, blocks no id, and goes when the volume is opened.
+func TestHalfDeletedIsNoLostRecord(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "w")
+	errStep := errors.New("no further")
+	stops := map[string]bool{"create.ready": true, "create.abandon": true}
+	v := open(t, local.Config{Dir: dir, Step: func(step string) error {
+		if stops[step] {
+			return errStep
+		}
+		return nil
+	}})
+	if _, err := v.Create(ctx, "ws", volume.Options{}); !errors.Is(err, errStep) {
+		t.Fatalf("got %v, want %v", err, errStep)
+	}
+	clear(stops)
+	half, err := filepath.Glob(filepath.Join(dir, ".removing-*", ".workspace.json"))
+	if err != nil || len(half) != 1 {
+		t.Fatalf("left are %v, %v", half, err)
+	}
+	if err := os.Remove(half[0]); err != nil { // what is deleted first
+		t.Fatal(err)
+	}
+	create(t, v, "ws", volume.Options{})
+	v.Close()
+	v = open(t, local.Config{Dir: dir})
+	if infos, err := v.List(ctx); err != nil || len(infos) != 1 {
+		t.Errorf("there is %v, %v", infos, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".removing-*")); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
 	}
 }

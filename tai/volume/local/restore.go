@@ -29,12 +29,12 @@ func (v *Volume) restore(ctx context.Context, s *space, name string) error {
 		return err
 	}
 	defer old.close()
-	t, err := v.tree(s.record().ID)
+	t, err := v.treeOf(s)
 	if err != nil {
 		return err
 	}
 	defer t.release()
-	tmp, err := t.tmp.Open(".")
+	tmp, err := t.openTemp()
 	if err != nil {
 		return err
 	}

@@ -243,7 +243,10 @@ func (v *Volume) ListSnapshots(ctx context.Context, id string) ([]volume.Snapsho
 		return nil, toldSpace("list snapshots of", id, err)
 	}
 	snaps, err := s.snapshots()
-	return snaps, toldSpace("list snapshots of", id, s.goneOr(err))
+	if err = s.foundOr(err); err != nil {
+		return nil, toldSpace("list snapshots of", id, err)
+	}
+	return snaps, nil
 }
 
 // RemoveSnapshot deletes a snapshot.

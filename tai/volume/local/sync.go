@@ -43,40 +43,48 @@ func (v *Volume) SyncPull(ctx context.Context, id, path string, to volume.SyncEn
 	return res, told("sync from", id, path, err)
 }
 
-// syncTree is a directory of a workspace as a side. The workspace is there now,
-// and is looked up again by each call.
+// syncTree is a directory of a workspace as a side. The workspace is there now:
+// of one that gets its id later no call knows.
 func (v *Volume) syncTree(id, name string) (*treesync.Tree, error) {
 	clean, err := cleanPath(name)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := v.space(id); err != nil {
+	s, err := v.space(id)
+	if err != nil {
 		return nil, err
 	}
 	return &treesync.Tree{
-		Open:  func(_ context.Context, create bool) (*treesync.Place, error) { return v.openPlace(id, clean, create) },
+		Open:  func(_ context.Context, create bool) (*treesync.Place, error) { return v.openPlace(s, clean, create) },
 		Error: fileError,
 	}, nil
 }
 
 // openPlace opens a directory of a workspace, with the place for what is half
 // written.
-func (v *Volume) openPlace(id, name string, create bool) (_ *treesync.Place, err error) {
-	t, err := v.tree(id)
+func (v *Volume) openPlace(s *space, name string, create bool) (_ *treesync.Place, err error) {
+	if v.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	t, err := v.treeOf(s)
 	if err != nil {
 		return nil, err
 	}
 	defer t.release()
 	root, err := t.syncDir(name, create)
 	if err != nil {
-		return nil, err
+		return nil, s.goneOr(err)
 	}
 	defer root.Close()
+	tmp, err := t.temp()
+	if err != nil {
+		return nil, err
+	}
 	p := &treesync.Place{Owned: owned()}
 	if p.Root, err = nofollow.Of(root); err != nil {
 		return nil, err
 	}
-	if p.Temp, err = nofollow.Of(t.tmp); err != nil {
+	if p.Temp, err = nofollow.Of(tmp); err != nil {
 		p.Root.Close()
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path"
 	"strings"
@@ -20,11 +21,8 @@ import (
 	"github.com/taibox/taibox/tai/volume"
 )
 
-// maxPath is the longest path, as the kernel's; maxName the longest element.
-const (
-	maxPath = unix.PathMax - 1
-	maxName = 255
-)
+// maxPath is the longest path, as the kernel's.
+const maxPath = unix.PathMax - 1
 
 // openFlags never wait for the other end of a pipe that stands where a file did.
 const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
@@ -37,7 +35,7 @@ type tree struct {
 	v     *Volume
 	space *space
 	root  *os.Root // the files
-	tmp   *os.Root // for what is half written, on the same file system
+	tmp   *os.Root // see temp
 }
 
 // tree opens the files of a workspace. The caller releases it.
@@ -46,31 +44,59 @@ func (v *Volume) tree(id string) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tree{v: v, space: s}
-	err = t.openDirs()
-	if errors.Is(err, fs.ErrNotExist) && s.remount() == nil {
-		t.release()
-		err = t.openDirs()
-	}
-	if err != nil {
-		t.release()
-		return nil, s.goneOr(fmt.Errorf("%w: its files are not mounted: %w", volume.ErrFileBusy, err))
-	}
-	return t, nil
+	return v.treeOf(s)
 }
 
-func (t *tree) openDirs() (err error) {
-	if t.root, err = os.OpenRoot(t.space.dataDir()); err == nil {
-		t.tmp, err = os.OpenRoot(t.space.tmpDir())
+// treeOf is tree for a workspace that was found.
+func (v *Volume) treeOf(s *space) (*tree, error) {
+	root, err := v.openOwn(s, s.dataDir())
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return &tree{v: v, space: s, root: root}, nil
+}
+
+// temp is the place for what is half written, on the same file system. It is
+// opened by the first call that needs it.
+func (t *tree) temp() (_ *os.Root, err error) {
+	if t.tmp == nil {
+		t.tmp, err = t.v.openOwn(t.space, t.space.tmpDir())
+	}
+	return t.tmp, err
+}
+
+// openTemp opens that place as a directory.
+func (t *tree) openTemp() (*os.File, error) {
+	tmp, err := t.temp()
+	if err != nil {
+		return nil, err
+	}
+	return tmp.Open(".")
+}
+
+// openOwn opens a directory of a workspace. Why that fails, and where on this
+// machine, is not for its owner.
+func (v *Volume) openOwn(s *space, dir string) (*os.Root, error) {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) && s.remount() == nil {
+		root, err = os.OpenRoot(dir)
+	}
+	switch {
+	case s.isGone(): // by its path another's may have been found
+		if err == nil {
+			root.Close()
+		}
+		return nil, volume.ErrNotFound
+	case err != nil:
+		v.log.Error("the files of a workspace cannot be opened", slog.String("workspace", s.id), slog.Any("err", err))
+		return nil, fmt.Errorf("%w: its files cannot be opened on the node, whose log says why", volume.ErrFileBusy)
+	}
+	return root, nil
 }
 
 // release lets go of the tree.
 func (t *tree) release() {
-	if t.root != nil {
-		t.root.Close()
-	}
+	t.root.Close()
 	if t.tmp != nil {
 		t.tmp.Close()
 	}
@@ -93,8 +119,8 @@ func cleanPath(name string) (string, error) {
 		if part == ".." {
 			return bad(`has ".."`)
 		}
-		if len(part) > maxName {
-			return bad(fmt.Sprintf("has an element of more than %d bytes", maxName))
+		if len(part) > volume.MaxName {
+			return bad(fmt.Sprintf("has an element of more than %d bytes", volume.MaxName))
 		}
 	}
 	return path.Clean(name), nil
@@ -218,11 +244,11 @@ func readlinkat(fd int, name string) (string, error) {
 // newName returns a name that nobody guesses.
 func newName(prefix string) string { return prefix + rand.Text() }
 
-// openTemp makes a file that no box sees. The caller closes it and moves or
+// createTemp makes a file that no box sees. The caller closes it and moves or
 // removes it.
-func (t *tree) openTemp() (*os.File, string, error) {
+func createTemp(dir *os.Root) (*os.File, string, error) {
 	name := newName("w")
-	f, err := t.tmp.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	return f, name, err
 }
 
@@ -232,11 +258,15 @@ func (t *tree) replace(name string, write func(*os.File) error, o volume.WriteOp
 	if name == "." {
 		return volume.FileInfo{}, &fs.PathError{Op: "write", Path: name, Err: unix.EISDIR}
 	}
-	p, err := t.follow(name)
+	find := t.follow
+	if o.Numbered { // where it leads, its neighbours are no alternative
+		find = t.parent
+	}
+	p, err := find(name)
 	if errors.Is(err, fs.ErrNotExist) && o.Parents {
 		// Not of what a link leads to: a link to nothing is no parent.
 		if err = t.mkdirAll(path.Dir(name), 0o755); err == nil {
-			p, err = t.follow(name)
+			p, err = find(name)
 		}
 	}
 	if err != nil {
@@ -244,17 +274,21 @@ func (t *tree) replace(name string, write func(*os.File) error, o volume.WriteOp
 	}
 	defer p.dir.Close()
 	// What can be told before the contents are here is.
-	if _, err := p.check(o); err != nil {
+	if _, err := p.check(o); err != nil && !o.Numbered {
 		return volume.FileInfo{}, err
 	}
-	tmp, tmpName, err := t.openTemp()
+	dir, err := t.temp()
+	if err != nil {
+		return volume.FileInfo{}, err
+	}
+	tmp, tmpName, err := createTemp(dir)
 	if err != nil {
 		return volume.FileInfo{}, err
 	}
 	defer func() {
 		tmp.Close()
 		if err != nil {
-			t.tmp.Remove(tmpName) //nolint:errcheck // it is emptied when the volume is opened, too
+			dir.Remove(tmpName) //nolint:errcheck // it is emptied when the volume is opened, too
 		}
 	}()
 	if err := write(tmp); err != nil {
@@ -266,17 +300,45 @@ func (t *tree) replace(name string, write func(*os.File) error, o volume.WriteOp
 	if err := tmp.Sync(); err != nil {
 		return volume.FileInfo{}, err
 	}
+	if o.Numbered {
+		return t.publishNumbered(tmp, tmpName, &p, o)
+	}
 	return t.publish(tmp, tmpName, &p, o)
+}
+
+// maxNumber bounds the names that may be taken already.
+const maxNumber = 10_000
+
+// publishNumbered moves a written file to the first place that is free.
+func (t *tree) publishNumbered(tmp *os.File, tmpName string, p *place, o volume.WriteOptions) (volume.FileInfo, error) {
+	o.IfAbsent = true
+	dir, base := path.Split(p.name)
+	for n := 0; ; n++ {
+		p.base = volume.NumberedName(base, n)
+		p.name = dir + p.base
+		info, err := t.publish(tmp, tmpName, p, o)
+		if !errors.Is(err, fs.ErrExist) || n == maxNumber {
+			return info, err
+		}
+	}
+}
+
+// lock keeps all other calls from what is at the place until unlock is called.
+func (t *tree) lock(p *place) (unlock func(), err error) {
+	st, err := statOf(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	return t.v.paths.lock(fileKey{st.Dev, st.Ino, p.base}), nil
 }
 
 // publish moves a written file to its place, if that still is as o wants it.
 func (t *tree) publish(tmp *os.File, tmpName string, p *place, o volume.WriteOptions) (volume.FileInfo, error) {
 	var none volume.FileInfo
-	dst, err := statOf(p.dir)
+	unlock, err := t.lock(p)
 	if err != nil {
 		return none, err
 	}
-	unlock := t.v.paths.lock(fileKey{dst.Dev, dst.Ino, p.base})
 	defer unlock()
 	mode, err := p.check(o)
 	if err != nil {
@@ -290,7 +352,7 @@ func (t *tree) publish(tmp *os.File, tmpName string, p *place, o volume.WriteOpt
 	if err := t.tmp.Chtimes(tmpName, now, now); err != nil {
 		return none, err
 	}
-	dir, err := t.tmp.Open(".")
+	dir, err := t.openTemp()
 	if err != nil {
 		return none, err
 	}

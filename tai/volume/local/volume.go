@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/taibox/taibox/internal/quota"
 	"github.com/taibox/taibox/tai/volume"
@@ -26,11 +27,19 @@ type Config struct {
 
 // Volume keeps workspaces in a directory. Make one by [Open].
 type Volume struct {
+	*shared
+	pin *space // the only workspace there is, for one of [Volume.Pin]
+}
+
+// shared is what a volume and those that are pinned have in common.
+type shared struct {
 	dir   string
 	log   *slog.Logger
 	step  func(step string) error
 	quota *quota.Enforcer
 	paths keyedLock[fileKey]
+	// inotify bounds what all watches take together.
+	inotify *inotifyShare
 
 	features volume.Features
 
@@ -69,7 +78,9 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open volume %s: %w", cfg.Dir, err)
 	}
-	v := &Volume{dir: cfg.Dir, log: log, step: step, quota: enforcer, spaces: map[string]*space{}, making: map[string]bool{}}
+	v := &Volume{shared: &shared{
+		dir: cfg.Dir, log: log, step: step, quota: enforcer, inotify: shareOfInotify(), spaces: map[string]*space{}, making: map[string]bool{},
+	}}
 	v.ctx, v.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := v.load(ctx); err != nil {
 		v.stop(errClosed)
@@ -88,6 +99,9 @@ func (v *Volume) Features() volume.Features { return v.features }
 
 // Close ends all watches. Workspaces and their mounts stay.
 func (v *Volume) Close() error {
+	if v.pin != nil {
+		return nil
+	}
 	v.mu.Lock() // nothing begins any more after that
 	v.stop(errClosed)
 	v.mu.Unlock()
@@ -108,10 +122,30 @@ func (v *Volume) goAll(fs ...func()) error {
 	return nil
 }
 
+// Pin returns the volume for one workspace alone.
+func (v *Volume) Pin(ctx context.Context, id string, created time.Time) (volume.Volume, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	s, err := v.space(id)
+	if err == nil && !s.record().CreatedAt.Equal(created) {
+		err = volume.ErrNotFound
+	}
+	if err != nil {
+		return nil, toldSpace("use", id, err)
+	}
+	return &Volume{shared: v.shared, pin: s}, nil
+}
+
 // space returns a workspace.
 func (v *Volume) space(id string) (*space, error) {
-	if v.ctx.Err() != nil {
+	switch {
+	case v.ctx.Err() != nil:
 		return nil, errClosed
+	case v.pin != nil && (v.pin.id != id || v.pin.isGone()):
+		return nil, volume.ErrNotFound
+	case v.pin != nil:
+		return v.pin, nil
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -170,8 +170,9 @@ func (s *space) usage(ctx context.Context) (volume.Usage, error) {
 	seen := map[inode]bool{} // files with several names, which snapshots have
 	for _, dir := range []string{s.dataDir(), s.tmpDir(), s.snapshotsDir()} {
 		d, err := os.Open(dir)
-		if err != nil {
-			return u, s.goneOr(err)
+		if err = s.foundOr(err); err != nil {
+			d.Close() //nolint:errcheck // only looked at
+			return u, err
 		}
 		err = walkDir(ctx, d, ".", func(e *entry) error {
 			if id := (inode{e.st.Dev, e.st.Ino}); e.st.Nlink > 1 && !e.isDir() {

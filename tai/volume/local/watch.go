@@ -2,10 +2,10 @@ package local
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -32,7 +32,7 @@ func (v *Volume) Watch(ctx context.Context, id, name string) (<-chan volume.File
 	if err != nil {
 		return nil, told("watch", id, name, err)
 	}
-	w, err := t.watch(clean)
+	w, err := t.watch(ctx, clean)
 	if err != nil {
 		err = told("watch", id, name, t.space.goneOr(err))
 		t.release()
@@ -49,9 +49,10 @@ func (v *Volume) Watch(ctx context.Context, id, name string) (<-chan volume.File
 		w.send(ctx, v, out)
 		w.inotify.Close()
 		<-done
+		w.release()
 	})
 	if err != nil {
-		w.inotify.Close()
+		w.release()
 		t.release()
 		return nil, told("watch", id, name, err)
 	}
@@ -60,11 +61,13 @@ func (v *Volume) Watch(ctx context.Context, id, name string) (<-chan volume.File
 
 // watcher follows a tree by inotify. Only read changes what it knows of it.
 type watcher struct {
+	ctx     context.Context //nolint:containedctx // it is that of the call that watches
 	t       *tree
 	inotify *os.File
 	only    string // the one path that counts, for a file
 	top     *watched
 	byID    map[int]*watched
+	names   int // in all of them
 
 	mu      sync.Mutex
 	pending []volume.FileEvent
@@ -83,20 +86,24 @@ type watched struct {
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 	unix.IN_DELETE_SELF | unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR
 
-// watch begins to follow a path.
-func (t *tree) watch(name string) (_ *watcher, err error) {
+// watch begins to follow a path. The caller releases the watcher.
+func (t *tree) watch(ctx context.Context, name string) (_ *watcher, err error) {
 	info, err := t.root.Stat(name)
 	if err != nil {
 		return nil, err
 	}
+	if err := t.v.inotify.begin(); err != nil {
+		return nil, err
+	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
+		t.v.inotify.end()
 		return nil, watchLimit(err)
 	}
-	w := &watcher{t: t, inotify: os.NewFile(uintptr(fd), "inotify"), byID: map[int]*watched{}, more: make(chan struct{}, 1)}
+	w := &watcher{ctx: ctx, t: t, inotify: os.NewFile(uintptr(fd), "inotify"), byID: map[int]*watched{}, more: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
-			w.inotify.Close()
+			w.release()
 		}
 	}()
 	at := name
@@ -114,6 +121,13 @@ func (t *tree) watch(name string) (_ *watcher, err error) {
 	return w, nil
 }
 
+// release gives back what the watcher has taken. Nothing reads it any more.
+func (w *watcher) release() {
+	w.inotify.Close()
+	w.t.v.inotify.forget(len(w.byID))
+	w.t.v.inotify.end()
+}
+
 // watchLimit explains why the kernel watches no more.
 func watchLimit(err error) error {
 	switch {
@@ -127,25 +141,39 @@ func watchLimit(err error) error {
 
 // add follows an open directory and all that is in it. Found is told of what
 // is there already, if anybody is to know.
-func (w *watcher) add(dir *os.File, name string, found func(name string, dir bool)) (*watched, error) {
+func (w *watcher) add(dir *os.File, name string, found func(name string, dir bool)) (_ *watched, err error) {
 	if depthOf(name) >= maxDepth {
 		return nil, fmt.Errorf("%w: directories are more than %d deep", volume.ErrFileKind, maxDepth)
+	}
+	if err := w.t.v.inotify.follow(len(w.byID)); err != nil {
+		return nil, err
 	}
 	// The kernel takes a path, and that of a descriptor leads nowhere else.
 	id, err := unix.InotifyAddWatch(w.fd(), fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), watchMask)
 	if err != nil {
+		w.t.v.inotify.forget(1)
 		return nil, watchLimit(err)
+	}
+	if old := w.byID[id]; old != nil { // it was moved, and that is not told yet
+		w.forget(old)
 	}
 	d := &watched{id: id, path: name, names: map[string]*watched{}}
 	w.byID[id] = d
+	defer func() {
+		if err != nil {
+			w.drop(d)
+		}
+	}()
 	if w.only != "" {
-		base := path.Base(w.only)
 		if _, err := w.t.root.Lstat(w.only); err == nil {
-			d.names[base] = nil
+			return d, w.enter(d, path.Base(w.only))
 		}
 		return d, nil
 	}
 	for {
+		if w.ctx.Err() != nil {
+			return nil, context.Cause(w.ctx)
+		}
 		entries, err := dir.ReadDir(nameBatch)
 		if errors.Is(err, io.EOF) || vanished(err) {
 			return d, nil
@@ -154,22 +182,40 @@ func (w *watcher) add(dir *os.File, name string, found func(name string, dir boo
 			return nil, err
 		}
 		for _, e := range entries {
-			at := joinPath(name, e.Name())
-			d.names[e.Name()] = nil
-			if found != nil {
-				found(at, e.IsDir())
-			}
-			if !e.IsDir() {
-				continue
-			}
-			if d.names[e.Name()], err = w.addSub(dir, e.Name(), at, found); err != nil {
+			if err := w.addEntry(d, dir, e, found); err != nil {
 				return nil, err
 			}
 		}
-		if len(d.names) > maxNames {
-			return nil, fmt.Errorf("%w: a directory has more than %d names", volume.ErrTooLarge, maxNames)
-		}
 	}
+}
+
+// addEntry takes what is in a directory that is followed.
+func (w *watcher) addEntry(d *watched, dir *os.File, e fs.DirEntry, found func(string, bool)) error {
+	if err := w.enter(d, e.Name()); err != nil {
+		return err
+	}
+	at := joinPath(d.path, e.Name())
+	if found != nil {
+		found(at, e.IsDir())
+	}
+	if !e.IsDir() {
+		return nil
+	}
+	sub, err := w.addSub(dir, e.Name(), at, found)
+	d.names[e.Name()] = sub
+	return err
+}
+
+// enter notes a name of a directory.
+func (w *watcher) enter(d *watched, name string) error {
+	if _, known := d.names[name]; !known {
+		if most := w.t.v.inotify.most.ownNames; w.names >= most {
+			return fmt.Errorf("%w: more than %d files are there to be watched", volume.ErrFileBusy, most)
+		}
+		w.names++
+	}
+	d.names[name] = nil
+	return nil
 }
 
 // addSub follows a directory in an open one. It is nil if it vanished.
@@ -193,10 +239,20 @@ func (w *watcher) fd() (fd int) {
 	return fd
 }
 
+// forget reports whether a directory was followed, and that no more.
+func (w *watcher) forget(d *watched) bool {
+	if w.byID[d.id] != d {
+		return false
+	}
+	delete(w.byID, d.id)
+	w.names -= len(d.names)
+	w.t.v.inotify.forget(1)
+	return true
+}
+
 // drop stops to follow a directory and all that was in it.
 func (w *watcher) drop(d *watched) {
-	if w.byID[d.id] == d {
-		delete(w.byID, d.id)
+	if w.forget(d) {
 		unix.InotifyRmWatch(w.fd(), uint32(d.id)) //nolint:errcheck // it is gone if the directory is
 	}
 	for _, sub := range d.names {
@@ -243,7 +299,7 @@ func (w *watcher) event(e *inotifyEvent) bool {
 	case d == nil:
 		return true
 	case e.mask&(unix.IN_IGNORED|unix.IN_DELETE_SELF|unix.IN_UNMOUNT) != 0:
-		delete(w.byID, e.id)
+		w.forget(d)
 		return d != w.top
 	case e.name == "":
 		return true // of the directory itself: its parent tells
@@ -259,7 +315,10 @@ func (w *watcher) event(e *inotifyEvent) bool {
 		if sub != nil {
 			w.drop(sub)
 		}
-		delete(d.names, e.name)
+		if known {
+			delete(d.names, e.name)
+			w.names--
+		}
 		w.push(volume.FileRemoved, at, isDir)
 	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		return w.created(d, e, at, known)
@@ -284,7 +343,10 @@ func (w *watcher) created(d *watched, e *inotifyEvent, at string, known bool) bo
 		}
 		w.drop(sub)
 	}
-	d.names[e.name] = nil
+	if w.enter(d, e.name) != nil {
+		w.gap()
+		return true
+	}
 	if !isDir || w.only != "" {
 		return true
 	}
@@ -417,22 +479,4 @@ func (w *watcher) send(ctx context.Context, v *Volume, out chan<- volume.FileEve
 			return
 		}
 	}
-}
-
-// inotifyEvent is struct inotify_event.
-type inotifyEvent struct {
-	id   int
-	mask uint32
-	size int // of the name with its padding
-	name string
-}
-
-func parseEvent(b []byte) inotifyEvent {
-	e := inotifyEvent{
-		id:   int(int32(binary.NativeEndian.Uint32(b))),
-		mask: binary.NativeEndian.Uint32(b[4:]),
-		size: int(binary.NativeEndian.Uint32(b[12:])),
-	}
-	e.name = strings.TrimRight(string(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+e.size]), "\x00")
-	return e
 }

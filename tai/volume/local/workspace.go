@@ -55,17 +55,21 @@ type record struct {
 
 // space is a workspace. Its record changes by whoever has the turn.
 type space struct {
-	dir  string        // of all that it has
+	id   string
+	dir  string        // of all that it has; another's once it is gone
 	turn chan struct{} // has room for whoever changes it as a whole
 
-	gone chan struct{} // closed when it is deleted
+	gone chan struct{} // closed when it is deleted, before anybody gets its id
+
+	// unlimited says why its quota is not enforced; nil if it is.
+	unlimited error
 
 	mu  sync.Mutex
 	rec record
 }
 
 func newSpace(dir string, rec *record) *space {
-	return &space{dir: dir, rec: *rec, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+	return &space{id: rec.ID, dir: dir, rec: *rec, turn: make(chan struct{}, 1), gone: make(chan struct{})}
 }
 
 func (s *space) fsDir() string        { return filepath.Join(s.dir, "fs") }
@@ -88,6 +92,15 @@ func (s *space) info() volume.Info {
 // goneOr says that the workspace is not there if that explains an error.
 func (s *space) goneOr(err error) error {
 	if err != nil && s.isGone() {
+		return volume.ErrNotFound
+	}
+	return err
+}
+
+// foundOr says that the workspace is not there any more, in spite of what was
+// found by its path: that may be another's. Else it is err.
+func (s *space) foundOr(err error) error {
+	if s.isGone() {
 		return volume.ErrNotFound
 	}
 	return err
@@ -139,11 +152,16 @@ func toldSpace(verb, id string, err error) error {
 	return fmt.Errorf("%s workspace %s: %w", verb, id, noSpace(err))
 }
 
-// noSpace names a full disk or quota. What else the system says of files of
-// ours is nobody's concern but the administrator's.
+// noSpace names a full disk or quota, and not where it is. What else the system
+// says of files of ours is nobody's concern but the administrator's.
 func noSpace(err error) error {
-	if (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) && !errors.Is(err, volume.ErrUnsupported) {
-		return taisandbox.FileError(err)
+	if errors.Is(err, volume.ErrUnsupported) {
+		return err
+	}
+	for _, full := range []unix.Errno{unix.ENOSPC, unix.EDQUOT} {
+		if errors.Is(err, full) {
+			return taisandbox.FileError(full)
+		}
 	}
 	return err
 }
@@ -190,13 +208,13 @@ func (v *Volume) create(ctx context.Context, rec *record) (_ volume.Info, err er
 	// A directory that is there already is somebody's, whatever it is.
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%w: %w", volume.ErrAlreadyExists, err)
+			err = fmt.Errorf("%w: on the node's disk there is a directory of this name without the record %s: restore that, or move the directory away", volume.ErrAlreadyExists, recordName)
 		}
 		return volume.Info{}, err
 	}
 	if err := v.build(ctx, s); err != nil {
 		// What cannot be deleted now is when the volume is opened.
-		return volume.Info{}, errors.Join(err, v.discard(s.dir))
+		return volume.Info{}, errors.Join(err, v.abandon(s.dir))
 	}
 	v.mu.Lock()
 	v.spaces[rec.ID] = s
@@ -226,7 +244,7 @@ func (v *Volume) hasProject(id uint32) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, s := range v.spaces {
-		if s.rec.Project == id {
+		if s.record().Project == id {
 			return true
 		}
 	}
@@ -420,10 +438,12 @@ func (v *Volume) remove(ctx context.Context, s *space) error {
 	if err := os.Rename(s.dir, to); err != nil {
 		return err
 	}
-	v.mu.Lock()
-	delete(v.spaces, s.rec.ID)
-	v.mu.Unlock()
+	s.mu.Lock() // what is being mounted again has this directory still
 	close(s.gone)
+	s.mu.Unlock()
+	v.mu.Lock()
+	delete(v.spaces, s.id)
+	v.mu.Unlock()
 	err := durable.SyncDir(v.dir)
 	if err == nil {
 		err = v.step("delete.files")
@@ -432,7 +452,7 @@ func (v *Volume) remove(ctx context.Context, s *space) error {
 		err = v.discard(to)
 	}
 	if err != nil { // it is gone all the same, and its space with the next start
-		v.log.Warn("a deleted workspace is left", slog.String("workspace", s.rec.ID), slog.String("dir", to), slog.Any("err", err))
+		v.log.Warn("a deleted workspace is left", slog.String("workspace", s.id), slog.String("dir", to), slog.Any("err", err))
 	}
 	return nil
 }
@@ -457,5 +477,8 @@ func (v *Volume) MountPath(ctx context.Context, id string) (string, error) {
 		return "", toldSpace("mount", id, err)
 	}
 	defer t.release()
+	if t.space.unlimited != nil {
+		return "", toldSpace("mount", id, t.space.unlimited)
+	}
 	return t.space.dataDir(), nil
 }

@@ -85,7 +85,7 @@ func archiveRoundTrip(e *env, k archiveKind) {
 	id := e.workspace()
 	e.varied(id, "src")
 	if k.name == "zip" { // it has no such names
-		e.ok(e.v.Remove(e.ctx(), id, `src/a\b`, false))
+		e.ok(e.v.Remove(e.ctx(), id, `src/a\b`, volume.RemoveOptions{}))
 	}
 	_, err := k.pack(e.ctx(), id, "src", "out/a")
 	e.fails(err, volume.ErrFileNotFound)
@@ -96,7 +96,7 @@ func archiveRoundTrip(e *env, k archiveKind) {
 	if packed.Bytes != unpacked.Bytes || packed.Entries != unpacked.Entries || packed.Bytes == 0 {
 		e.Errorf("packed were %+v, unpacked %+v", packed, unpacked)
 	}
-	e.ok(e.v.Remove(e.ctx(), id, "src/pipe", false)) // such are left out
+	e.ok(e.v.Remove(e.ctx(), id, "src/pipe", volume.RemoveOptions{})) // such are left out
 	e.equal("unpacked", e.below(id, "new/place/src"), e.below(id, "src"))
 	info, err := e.v.Stat(e.ctx(), id, "new/place/src/d/e/f")
 	e.ok(err)
@@ -108,7 +108,7 @@ func archiveRoundTrip(e *env, k archiveKind) {
 	_, err = k.unpack(e.ctx(), id, "one", ".", volume.ArchiveOptions{})
 	e.ok(err)
 	e.holds(id, "f", strings.Repeat("data", 100_000))
-	e.ok(e.v.Remove(e.ctx(), id, "new", true))
+	e.ok(e.v.Remove(e.ctx(), id, "new", volume.RemoveOptions{All: true}))
 	_, err = k.pack(e.ctx(), id, ".", "whole")
 	e.ok(err)
 	_, err = k.unpack(e.ctx(), id, "whole", "copy", volume.ArchiveOptions{})
@@ -144,7 +144,7 @@ func archiveMerges(e *env, k archiveKind) {
 	_, err = k.unpack(e.ctx(), id, "a", "dst", volume.ArchiveOptions{})
 	e.fails(err, volume.ErrFileKind)
 	e.equal("after a failure", e.below(id, "dst"), before)
-	e.ok(e.v.Remove(e.ctx(), id, "dst/t/z", true))
+	e.ok(e.v.Remove(e.ctx(), id, "dst/t/z", volume.RemoveOptions{All: true}))
 	_, err = k.unpack(e.ctx(), id, "a", "dst", volume.ArchiveOptions{})
 	e.ok(err)
 	e.holds(id, "dst/t/d/f", "new")
@@ -198,7 +198,7 @@ func copyTrees(e *env) {
 	e.ok(e.v.CopyTo(e.ctx(), id, "in/here", r, volume.ArchiveOptions{}))
 	e.ok(r.Close())
 	e.ok(r.Close())
-	e.ok(e.v.Remove(e.ctx(), id, "src/pipe", false))
+	e.ok(e.v.Remove(e.ctx(), id, "src/pipe", volume.RemoveOptions{}))
 	e.equal("copied", e.below(id, "in/here/src"), e.below(id, "src"))
 	r, err = e.v.CopyFrom(e.ctx(), id, "")
 	e.ok(err)

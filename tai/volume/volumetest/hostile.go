@@ -48,9 +48,9 @@ func names(e *env) {
 			e.ok(e.v.Rename(e.ctx(), id, name, "moved"))
 			e.ok(e.v.Rename(e.ctx(), id, "moved", name))
 			e.ok(e.v.Copy(e.ctx(), id, name, "copied"))
-			e.ok(e.v.Remove(e.ctx(), id, "copied", false))
-			e.ok(e.v.Remove(e.ctx(), id, name, false))
-			e.ok(e.v.Remove(e.ctx(), id, "dir-"+name[:min(len(name), 200)], true))
+			e.ok(e.v.Remove(e.ctx(), id, "copied", volume.RemoveOptions{}))
+			e.ok(e.v.Remove(e.ctx(), id, name, volume.RemoveOptions{}))
+			e.ok(e.v.Remove(e.ctx(), id, "dir-"+name[:min(len(name), 200)], volume.RemoveOptions{All: true}))
 		}
 		e.equal("tree", e.tree(id, "."), []string{})
 		e.ok(e.v.RestoreSnapshot(e.ctx(), id, "s"))
@@ -91,7 +91,7 @@ func kinds(e *env) {
 		e.ok(err)
 		e.ok(e.v.RestoreSnapshot(e.ctx(), id, "s"))
 		for _, name := range special {
-			e.ok(e.v.Remove(e.ctx(), id, name+"2", false))
+			e.ok(e.v.Remove(e.ctx(), id, name+"2", volume.RemoveOptions{}))
 		}
 		e.equal("tree", e.tree(id, "."), []string{"other"})
 	})
@@ -277,8 +277,8 @@ func raceWork(e *env, id string) []func() {
 		func() { inside("d/secret"); inside("d/sub/deep/open"); inside("d/sub/run") },
 		func() { put("d/secret"); put("d/sub/deep/open"); put("d/sub/new"); put("d/new") },
 		func() {
-			e.v.Remove(ctx, id, "d/secret", false)
-			e.v.Remove(ctx, id, "d/sub", true)
+			e.v.Remove(ctx, id, "d/secret", volume.RemoveOptions{})
+			e.v.Remove(ctx, id, "d/sub", volume.RemoveOptions{All: true})
 			e.v.MkdirAll(ctx, id, "d/sub/deep", 0o700)
 		},
 		func() {
@@ -287,7 +287,7 @@ func raceWork(e *env, id string) []func() {
 		},
 		func() {
 			e.v.Copy(ctx, id, "d", "copy")
-			e.v.Remove(ctx, id, "copy", true)
+			e.v.Remove(ctx, id, "copy", volume.RemoveOptions{All: true})
 		},
 		func() {
 			for info, err := range e.v.Walk(ctx, id, ".") {

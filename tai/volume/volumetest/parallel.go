@@ -65,7 +65,7 @@ func cancellation(e *env) {
 				_, err := e.v.WriteFile(ctx, id, "f", strings.NewReader("y"), volume.WriteOptions{})
 				return err
 			},
-			"remove": func() error { return e.v.Remove(ctx, id, "f", true) },
+			"remove": func() error { return e.v.Remove(ctx, id, "f", volume.RemoveOptions{All: true}) },
 			"rename": func() error { return e.v.Rename(ctx, id, "f", "g") },
 			"copy":   func() error { return e.v.Copy(ctx, id, "f", "g") },
 			"mkdir":  func() error { return e.v.MkdirAll(ctx, id, "d", 0) },

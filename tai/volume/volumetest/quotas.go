@@ -68,7 +68,7 @@ func quotaBytes(e *env) {
 		if info, err := e.v.Stat(e.ctx(), id, path); err != nil || info.Size != 1<<20 {
 			e.Errorf("left of what did not fit: %+v, %v", info, err)
 		}
-		e.ok(e.v.Remove(e.ctx(), id, path, false))
+		e.ok(e.v.Remove(e.ctx(), id, path, volume.RemoveOptions{}))
 	}
 	if n := e.fillUp(id, "again", 20); n != 20 {
 		e.Errorf("only %d MiB are free after all was removed", n)
@@ -86,7 +86,7 @@ func quotaFiles(e *env) {
 		e.ok(err)
 	}
 	e.equal("files that fit into 100", made, 100)
-	e.ok(e.v.Remove(e.ctx(), id, "0", false))
+	e.ok(e.v.Remove(e.ctx(), id, "0", volume.RemoveOptions{}))
 	e.write(id, "again", "x")
 }
 
@@ -112,7 +112,7 @@ func quotaGrows(e *env) {
 	for i := range 300 {
 		e.ok(e.v.MkdirAll(e.ctx(), id, fmt.Sprintf("dir/%d", i), 0))
 		if i == 0 {
-			e.ok(e.v.Remove(e.ctx(), id, "more-0", false))
+			e.ok(e.v.Remove(e.ctx(), id, "more-0", volume.RemoveOptions{}))
 		}
 	}
 	after, err := os.Stat(e.box(id))

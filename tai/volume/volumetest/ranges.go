@@ -136,6 +136,9 @@ func conditional(e *env) {
 		e.fails(err, volume.ErrVersion)
 		e.holds(id, "f", "other")
 	})
+	e.run("remove_if_version", removeIfVersion)
+	e.run("numbered", numbered)
+	e.run("numbered_by_many", numberedByMany)
 	e.run("one_of_many_wins", func(e *env) {
 		id := e.workspace()
 		for round := range 20 {
@@ -193,4 +196,95 @@ func conditional(e *env) {
 		}
 		e.equal("contents", len(seen), 50)
 	})
+}
+
+func removeIfVersion(e *env) {
+	id := e.workspace()
+	remove := func(version string, all bool) error {
+		return e.v.Remove(e.ctx(), id, "f", volume.RemoveOptions{All: all, IfVersion: version})
+	}
+	old := e.write(id, "f", "same").Version
+	e.write(id, "f", "same")
+	for _, all := range []bool{false, true} {
+		e.fails(remove(old, all), volume.ErrVersion)
+		e.holds(id, "f", "same")
+		e.ok(remove(e.write(id, "f", "new").Version, all))
+		e.fails(remove(old, all), volume.ErrVersion)
+		e.write(id, "f", "same")
+	}
+	// What comes in its place, and how, is not removed in its stead.
+	for range 30 {
+		version := e.write(id, "f", "old").Version
+		e.write(id, "g", "moved")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := remove(version, false); err != nil {
+				e.fails(err, volume.ErrVersion)
+			}
+		})
+		wg.Go(func() {
+			if err := e.v.Rename(e.ctx(), id, "g", "f"); err != nil {
+				e.Error(err)
+			}
+		})
+		wg.Wait()
+		e.holds(id, "f", "moved")
+	}
+}
+
+// lookedAt calls look when its first byte is read.
+type lookedAt struct {
+	io.Reader
+	look func()
+}
+
+func (l *lookedAt) Read(p []byte) (int, error) {
+	if l.look != nil {
+		l.look()
+		l.look = nil
+	}
+	return l.Reader.Read(p)
+}
+
+func numbered(e *env) {
+	id := e.workspace()
+	e.write(id, "d/a.txt", "first")
+	e.ok(e.v.MkdirAll(e.ctx(), id, "d/a (1).txt", 0))
+	e.ok(os.Symlink("elsewhere/none", filepath.Join(e.box(id), "d", "a (2).txt")))
+	before := e.tree(id, ".")
+	body := &lookedAt{strings.NewReader("text"), func() {
+		e.equal("tree while it is written", e.tree(id, "."), before)
+	}}
+	info, err := e.v.WriteFile(e.ctx(), id, "d/a.txt", body, volume.WriteOptions{Numbered: true})
+	e.ok(err)
+	e.equal("path", info.Path, "d/a (3).txt")
+	e.holds(id, "d/a (3).txt", "text")
+	e.holds(id, "d/a.txt", "first")
+	info, err = e.v.WriteFile(e.ctx(), id, "new/b", strings.NewReader("x"), volume.WriteOptions{Numbered: true, Parents: true})
+	e.ok(err)
+	e.equal("path", info.Path, "new/b")
+	long := strings.Repeat("é", volume.MaxName/2)
+	for range 2 {
+		_, err = e.v.WriteFile(e.ctx(), id, long, strings.NewReader("x"), volume.WriteOptions{Numbered: true})
+		e.ok(err)
+	}
+}
+
+func numberedByMany(e *env) {
+	id := e.workspace()
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			info, err := e.v.WriteFile(e.ctx(), id, "a", strings.NewReader(strconv.Itoa(i)), volume.WriteOptions{Numbered: true})
+			if err != nil {
+				e.Error(err)
+				return
+			}
+			e.holds(id, info.Path, strconv.Itoa(i))
+		})
+	}
+	wg.Wait()
+	if n := len(e.tree(id, ".")); n != 16 {
+		e.Errorf("%d files were made", n)
+	}
 }

@@ -43,7 +43,7 @@ func snapshotLife(e *env) {
 	e.ok(err)
 	e.equal("list", list, []volume.Snapshot{second})
 	// What the second shares with the first is still there.
-	e.ok(e.v.Remove(e.ctx(), id, "a", false))
+	e.ok(e.v.Remove(e.ctx(), id, "a", volume.RemoveOptions{}))
 	e.ok(e.v.RestoreSnapshot(e.ctx(), id, "a-second"))
 	e.holds(id, "a", "12345")
 }
@@ -67,10 +67,10 @@ func snapshotRestore(e *env) {
 
 	e.write(id, "changed", "after!")
 	e.write(id, "new/f", "x")
-	e.ok(e.v.Remove(e.ctx(), id, "gone", true))
-	e.ok(e.v.Remove(e.ctx(), id, "kind", true))
+	e.ok(e.v.Remove(e.ctx(), id, "gone", volume.RemoveOptions{All: true}))
+	e.ok(e.v.Remove(e.ctx(), id, "kind", volume.RemoveOptions{All: true}))
 	e.ok(e.v.MkdirAll(e.ctx(), id, "kind/sub", 0))
-	e.ok(e.v.Remove(e.ctx(), id, "kind2", true))
+	e.ok(e.v.Remove(e.ctx(), id, "kind2", volume.RemoveOptions{All: true}))
 	e.ok(os.Symlink("/etc", filepath.Join(box, "kind2")))
 	e.ok(os.Remove(filepath.Join(box, "link")))
 	e.ok(os.Symlink("changed", filepath.Join(box, "link")))
@@ -101,7 +101,7 @@ func snapshotDiff(e *env) {
 	e.ok(err)
 	e.write(id, "b/c", "2")
 	e.write(id, "b/n/f", "new")
-	e.ok(e.v.Remove(e.ctx(), id, "r", true))
+	e.ok(e.v.Remove(e.ctx(), id, "r", volume.RemoveOptions{All: true}))
 	e.ok(os.Chmod(filepath.Join(box, "m"), 0o600))
 	e.ok(os.Remove(filepath.Join(box, "l")))
 	e.ok(os.Symlink("b", filepath.Join(box, "l")))
@@ -219,7 +219,7 @@ func snapshotWhileWritten(e *env) {
 			name := string(rune('a' + i%5))
 			e.v.WriteFile(e.ctx(), id, "d/"+name, strings.NewReader(strings.Repeat(name, 10_000)), volume.WriteOptions{Parents: true})
 			if i%7 == 0 {
-				e.v.Remove(e.ctx(), id, "d", true)
+				e.v.Remove(e.ctx(), id, "d", volume.RemoveOptions{All: true})
 			}
 		}
 	})

@@ -32,7 +32,7 @@ func pushAndPull(e *env) {
 	out := filepath.Join(e.TempDir(), "out")
 	res, err := e.v.SyncPull(e.ctx(), id, "src", treesync.Dir(out), volume.SyncOptions{})
 	e.ok(err)
-	e.ok(e.v.Remove(e.ctx(), id, "src/pipe", false)) // such are left out
+	e.ok(e.v.Remove(e.ctx(), id, "src/pipe", volume.RemoveOptions{})) // such are left out
 	e.equal("pulled", withoutRoot(picture(e.T, out)), withoutRoot(e.below(id, "src")))
 	if res.FilesTotal == 0 || res.FilesSynced != res.FilesTotal || res.BytesSynced != res.BytesTotal {
 		e.Errorf("%+v", res)

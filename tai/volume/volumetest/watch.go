@@ -91,7 +91,7 @@ func watchBoth(e *env) {
 	e.told(events, volume.FileEvent{Kind: volume.FileCreated, Path: "e", Dir: true})
 	e.ok(os.Remove(filepath.Join(box, "e", "old")))
 	e.told(events, volume.FileEvent{Kind: volume.FileRemoved, Path: "e/old"})
-	e.ok(e.v.Remove(e.ctx(), id, "e", true))
+	e.ok(e.v.Remove(e.ctx(), id, "e", volume.RemoveOptions{All: true}))
 	e.told(events, volume.FileEvent{Kind: volume.FileRemoved, Path: "e", Dir: true})
 	// A path below, and only that.
 	e.write(id, "in/f", "x")
@@ -169,7 +169,7 @@ func watchFile(e *env) {
 	for _, other := range e.told(events, volume.FileEvent{Kind: volume.FileModified, Path: "d/f"}) {
 		e.Errorf("told of %+v", other)
 	}
-	e.ok(e.v.Remove(e.ctx(), id, "d/f", false))
+	e.ok(e.v.Remove(e.ctx(), id, "d/f", volume.RemoveOptions{}))
 	e.told(events, volume.FileEvent{Kind: volume.FileRemoved, Path: "d/f"})
 	e.write(id, "d/f", "z")
 	e.told(events, volume.FileEvent{Kind: volume.FileCreated, Path: "d/f"})
@@ -238,6 +238,8 @@ func reopen(e *env) {
 	again, err := e.v.Get(e.ctx(), id)
 	e.ok(err)
 	e.equal("after reopening", again, info)
+	_, err = e.v.Pin(e.ctx(), id, info.CreatedAt)
+	e.ok(err)
 	e.holds(id, "d/f", "x")
 	e.write(id, "d/f", "y")
 	e.ok(e.v.RestoreSnapshot(e.ctx(), id, "s"))

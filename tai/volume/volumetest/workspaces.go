@@ -17,6 +17,7 @@ func workspaces(e *env) {
 	e.run("ids", badIDs)
 	e.run("settings", badSettings)
 	e.run("gone_after_delete", goneAfterDelete)
+	e.run("pin", pins)
 	e.run("usage", measures)
 	e.run("mount_path_stays", mountPathStays)
 	e.run("deep_tree_is_deleted", deepTree)
@@ -167,8 +168,8 @@ func (e *env) fileCalls(id, name string) map[string]func() error {
 			}
 			return nil
 		},
-		"remove":     func() error { return e.v.Remove(ctx, id, name, false) },
-		"removeAll":  func() error { return e.v.Remove(ctx, id, name, true) },
+		"remove":     func() error { return e.v.Remove(ctx, id, name, volume.RemoveOptions{}) },
+		"removeAll":  func() error { return e.v.Remove(ctx, id, name, volume.RemoveOptions{All: true}) },
 		"renameFrom": func() error { return e.v.Rename(ctx, id, name, "other") },
 		"renameTo":   func() error { return e.v.Rename(ctx, id, "other", name) },
 		"mkdir":      func() error { return e.v.MkdirAll(ctx, id, name, 0) },
@@ -259,6 +260,6 @@ func deepTree(e *env) {
 			e.fails(err, volume.ErrFileKind)
 		}
 	}
-	e.ok(e.v.Remove(e.ctx(), id, "d", true))
+	e.ok(e.v.Remove(e.ctx(), id, "d", volume.RemoveOptions{All: true}))
 	e.equal("tree", fmt.Sprint(e.tree(id, ".")), "[other]")
 }
