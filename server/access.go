@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +51,9 @@ const (
 	KindKey    Kind = "key"
 	// KindWorkspace is a workspace with its files and snapshots.
 	KindWorkspace Kind = "workspace"
+	// KindHost is the machine of a node: what a box is given of its directories
+	// and devices. To use it takes [VerbExec], and is for admins.
+	KindHost Kind = "host"
 	// KindMetrics is what the server counts over all owners: for admins.
 	KindMetrics Kind = "metrics"
 )
@@ -70,7 +74,8 @@ type Caller struct {
 	Owner string // else: whose boxes and workspaces it may know of
 	Verbs []Verb // what it may do of that; none: all
 
-	ended <-chan struct{} // closed when its key no longer counts
+	Expires time.Time       // when its key ends; zero: never
+	ended   <-chan struct{} // closed when its key no longer counts
 }
 
 // Authorizer decides what a caller may do. The one of a server is asked by

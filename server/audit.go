@@ -18,8 +18,10 @@ type note struct {
 	caller  *Caller // nil: nobody was let in
 	verb    Verb
 	object  Object
+	exec    string // of the object, a box
 	denied  bool
 	code    string // of the failure
+	open    bool   // that it becomes a WebSocket is not its result
 	written bool
 }
 
@@ -51,6 +53,31 @@ func (n *note) failed(code string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.code = code
+}
+
+// noteExec notes which exec of a box it is about.
+func noteExec(ctx context.Context, id string) {
+	n := noteOf(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.exec = id
+}
+
+// auditLater keeps a request that becomes a WebSocket from being written down
+// as done for that alone: what is returned writes it down once its result is
+// known.
+func (s *Server) auditLater(r *http.Request) (settle func()) {
+	n := noteOf(r.Context())
+	set := func(open bool) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.open = open
+	}
+	set(true)
+	return func() {
+		set(false)
+		s.audit(r, n, http.StatusSwitchingProtocols)
+	}
 }
 
 // noteID notes the id of what was made.
@@ -86,14 +113,15 @@ func (s *Server) audit(r *http.Request, n *note, status int) {
 	defer n.mu.Unlock()
 	reads := n.verb == VerbGet || n.verb == VerbList || n.verb == ""
 	refused := n.denied || n.verb == "" && (status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests)
-	if n.written || reads && !refused {
+	unknown := n.open && status == http.StatusSwitchingProtocols
+	if n.written || unknown || reads && !refused {
 		return
 	}
 	n.written = true
 	id, _ := r.Context().Value(requestIDKey).(string)
 	e := audit.Entry{
 		Time: time.Now().UTC(), RequestID: id, Verb: string(n.verb), Status: status, Result: "ok",
-		Object: audit.Object{Kind: string(n.object.Kind), ID: n.object.ID, Owner: n.object.Owner, Node: n.object.Node},
+		Object: audit.Object{Kind: string(n.object.Kind), ID: n.object.ID, Owner: n.object.Owner, Node: n.object.Node, Exec: n.exec},
 	}
 	p, _ := r.Context().Value(peerKey).(peer)
 	if p.cred != nil {
@@ -108,10 +136,11 @@ func (s *Server) audit(r *http.Request, n *note, status int) {
 	} else if !a.admit(&e) {
 		return
 	}
-	if status >= http.StatusBadRequest {
-		if e.Result = n.code; e.Result == "" {
-			e.Result = codeOf(status)
-		}
+	switch {
+	case n.code != "":
+		e.Result = n.code
+	case status >= http.StatusBadRequest:
+		e.Result = codeOf(status)
 	}
 	if err := a.log.Write(&e); err != nil {
 		s.log.LogAttrs(r.Context(), slog.LevelError, "audit log is not complete", slog.String("request_id", id), slog.Any("err", err))

@@ -2,12 +2,10 @@ package server
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,9 +15,6 @@ import (
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 	"github.com/taibox/taibox/workspace"
 )
-
-// maxPage bounds a page of a list, and is the size of one that was not given.
-const maxPage = 1000
 
 func (s *Server) boxRoutes() {
 	handle(s, http.MethodPost, "/v1/sandboxes", "Create a box and start it", s.createBox)
@@ -51,13 +46,10 @@ func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[res
 	if denied := s.allow(ctx, VerbCreate, Object{Kind: KindBox, ID: opts.ID, Owner: opts.Owner, Node: opts.NodeID}); denied != nil {
 		return nil, denied
 	}
-	if caller, _ := ctx.Value(callerKey).(Caller); !caller.Admin && len(opts.Devices) > 0 {
-		return nil, fmt.Errorf("create box with devices of the machine: %w: only admins may", rest.ErrForbidden)
-	}
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mayMount(ctx, &opts); err != nil {
+	if err := s.mayUse(ctx, &opts); err != nil {
 		return nil, fmt.Errorf("create box: %w", err)
 	}
 	began := time.Now()
@@ -71,17 +63,23 @@ func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[res
 	return &output[rest.Box]{Status: http.StatusCreated, Body: boxOf(&info)}, nil
 }
 
-// mayMount asks the authoriser about what a box is to mount.
-func (s *Server) mayMount(ctx context.Context, o *sandbox.CreateOptions) error {
+// mayUse asks the authoriser about what a box is to have of the machine and of
+// workspaces.
+func (s *Server) mayUse(ctx context.Context, o *sandbox.CreateOptions) error {
+	for _, d := range o.Devices {
+		if err := s.allow(ctx, VerbExec, Object{Kind: KindHost, ID: d, Node: o.NodeID}); err != nil {
+			return fmt.Errorf("device %.64q of the machine: %w", d, err)
+		}
+	}
 	mounts := o.Mounts
 	if o.WorkspaceID != "" {
 		mounts = append([]sandbox.Mount{{WorkspaceID: o.WorkspaceID, ReadOnly: o.MountMode == string(workspace.MountRO)}}, mounts...)
 	}
-	caller, _ := ctx.Value(callerKey).(Caller)
 	for _, m := range mounts {
 		if m.WorkspaceID == "" {
-			if !caller.Admin {
-				return fmt.Errorf("mount a directory of the machine: %w: only admins may", rest.ErrForbidden)
+			// Read-only or not: a socket in it takes commands all the same.
+			if err := s.allow(ctx, VerbExec, Object{Kind: KindHost, ID: m.Source, Node: o.NodeID}); err != nil {
+				return fmt.Errorf("mount a directory of the machine: %w", err)
 			}
 			continue
 		}
@@ -153,23 +151,15 @@ func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error
 }
 
 type listBoxesInput struct {
-	Owner     string   `query:"owner"`
-	Node      string   `query:"node"`
-	Label     []string `query:"label,explode" doc:"key=value; all must match"`
-	Status    string   `query:"status"`
-	Limit     int      `query:"limit" doc:"Boxes on a page; default and most 1000"`
-	NextToken string   `query:"next_token"`
+	Owner  string   `query:"owner"`
+	Node   string   `query:"node"`
+	Label  []string `query:"label,explode" doc:"key=value; all must match"`
+	Status string   `query:"status"`
+	Paging
 }
 
 func (s *Server) listBoxes(ctx context.Context, in *listBoxesInput) (*output[rest.BoxList], error) {
 	if err := s.allow(ctx, VerbList, Object{Kind: KindBox, Owner: in.Owner, Node: in.Node}); err != nil {
-		return nil, err
-	}
-	if in.Limit < 0 || in.Limit > maxPage {
-		return nil, fmt.Errorf("%w: limit of %d: from 1 to %d are possible", rest.ErrRequest, in.Limit, maxPage)
-	}
-	after, err := parseCursor(in.NextToken)
-	if err != nil {
 		return nil, err
 	}
 	labels, err := parseLabels(in.Label)
@@ -181,28 +171,23 @@ func (s *Server) listBoxes(ctx context.Context, in *listBoxesInput) (*output[res
 		return nil, err
 	}
 	s.cfg.Manager.CountProcesses(ctx)
-	page := rest.BoxList{Items: []rest.Box{}}
-	limit := in.Limit
-	if limit == 0 {
-		limit = maxPage
+	infos := func(yield func(sandbox.BoxInfo) bool) {
+		for _, b := range boxes {
+			if !yield(b.Snapshot()) {
+				return
+			}
+		}
 	}
-	for _, b := range boxes {
-		info := b.Snapshot()
-		at := cursor{info.CreatedAt.UnixNano(), info.ID}
-		if !at.after(after) || in.Status != "" && info.Status != in.Status {
-			continue
-		}
-		if s.allow(ctx, VerbGet, Object{Kind: KindBox, ID: info.ID, Owner: info.Owner, Node: info.NodeID}) != nil {
-			continue
-		}
-		if len(page.Items) == limit {
-			last := page.Items[limit-1]
-			page.NextToken = cursor{last.CreatedAt.UnixNano(), last.ID}.String()
-			break
-		}
-		page.Items = append(page.Items, boxOf(&info))
+	show := func(b *sandbox.BoxInfo) (rest.Box, bool) {
+		hidden := in.Status != "" && b.Status != in.Status ||
+			s.allow(ctx, VerbGet, Object{Kind: KindBox, ID: b.ID, Owner: b.Owner, Node: b.NodeID}) != nil
+		return boxOf(b), !hidden
 	}
-	return ok(page), nil
+	items, next, err := page(in.Paging, infos, func(b *sandbox.BoxInfo) cursor { return cursor{b.CreatedAt.UnixNano(), b.ID} }, show)
+	if err != nil {
+		return nil, err
+	}
+	return ok(rest.BoxList{Items: items, NextToken: next}), nil
 }
 
 func parseLabels(pairs []string) (map[string]string, error) {
@@ -215,33 +200,6 @@ func parseLabels(pairs []string) (map[string]string, error) {
 		labels[k] = v
 	}
 	return labels, nil
-}
-
-// cursor is a place in the list of boxes, which is in order of creation.
-type cursor struct {
-	nanos int64
-	id    string
-}
-
-func (c cursor) after(o cursor) bool {
-	return o.id == "" || c.nanos > o.nanos || c.nanos == o.nanos && c.id > o.id
-}
-
-func (c cursor) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(c.nanos, 36) + "." + c.id))
-}
-
-func parseCursor(token string) (cursor, error) {
-	if token == "" {
-		return cursor{}, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	nanos, id, found := strings.Cut(string(raw), ".")
-	n, nerr := strconv.ParseInt(nanos, 36, 64)
-	if err != nil || nerr != nil || !found || taisandbox.ValidateID(id) != nil {
-		return cursor{}, fmt.Errorf("%w: next_token is not one that a list returned", rest.ErrRequest)
-	}
-	return cursor{n, id}, nil
 }
 
 func (s *Server) getBox(ctx context.Context, in *boxPath) (*output[rest.Box], error) {

@@ -25,6 +25,7 @@ const retryAfter = "1"
 // bodyError is an answer that is not a success. To huma it is an error with
 // status and headers.
 type bodyError struct {
+	Source string     `json:"source"`
 	Body   rest.Error `json:"error"`
 	status int
 	header http.Header // beside what the status asks for
@@ -63,7 +64,7 @@ func (s *Server) fail(ctx context.Context, err error) *bodyError {
 
 func newBodyError(ctx context.Context, err error) *bodyError {
 	id, _ := ctx.Value(requestIDKey).(string)
-	e := &bodyError{status: statusOf(err), Body: rest.Error{
+	e := &bodyError{status: statusOf(err), Source: rest.SourceManager, Body: rest.Error{
 		Code: reason.Of(err), Message: err.Error(), Details: map[string]any{}, Hint: reason.Hint(err),
 		Retryable: errmap.Temporary(err), RequestID: id,
 	}}

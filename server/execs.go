@@ -40,6 +40,7 @@ func (s *Server) execRoutes() {
 
 type execInput struct {
 	ID   string `path:"id"`
+	Key  string `header:"Idempotency-Key" maxLength:"256" doc:"The same key with the same body is the same exec, as long as that is kept"`
 	Body rest.ExecRequest
 }
 
@@ -55,20 +56,20 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*output[any], error) 
 		return nil, err
 	}
 	if in.Body.Detach {
-		return s.execDetached(ctx, b, &in.Body, spec)
+		return s.execDetached(ctx, b, in, spec)
 	}
 	if spec.MaxOutput > maxCollect {
 		return nil, fmt.Errorf("%w: max_output of %d: at most %d are possible here; a WebSocket has no limit", taisandbox.ErrInvalidSpec, spec.MaxOutput, int64(maxCollect))
 	}
 	hasStdin := spec.Stdin || len(in.Body.StdinB64) > 0
 	spec.Stdin = hasStdin
-	stream, err := b.OpenExec(ctx, spec)
+	stream, joined, err := s.openExec(ctx, b, in, spec)
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()                                             //nolint:errcheck // what counts was read
 	defer context.AfterFunc(s.stopping, func() { stream.Close() })() //nolint:errcheck // it makes Collect return
-	res, err := taisandbox.Collect(ctx, stream, in.Body.StdinB64, hasStdin, spec.MaxOutput)
+	res, err := taisandbox.Collect(ctx, stream, in.Body.StdinB64, hasStdin && !joined, spec.MaxOutput)
 	switch {
 	case err != nil && s.stopping.Err() != nil:
 		return nil, &detailedError{fmt.Errorf("exec %s in box %s goes on: %w", stream.ID(), in.ID, rest.ErrStopping), map[string]any{"exec_id": stream.ID()}}
@@ -78,14 +79,14 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*output[any], error) 
 	return ok[any](resultOf(&res)), nil
 }
 
-func (s *Server) execDetached(ctx context.Context, b *sandbox.Box, r *rest.ExecRequest, spec taisandbox.ExecSpec) (*output[any], error) {
+func (s *Server) execDetached(ctx context.Context, b *sandbox.Box, in *execInput, spec taisandbox.ExecSpec) (*output[any], error) {
 	switch {
-	case len(r.StdinB64) > 0:
+	case len(in.Body.StdinB64) > 0:
 		return nil, fmt.Errorf("%w: stdin_b64 with detach: set stdin, and attach to feed it", taisandbox.ErrInvalidSpec)
 	case spec.OnDisconnect == taisandbox.OnDisconnectKill:
 		return nil, fmt.Errorf("%w: on_disconnect kill with detach: nobody is connected", taisandbox.ErrInvalidSpec)
 	}
-	stream, err := b.OpenExec(ctx, spec)
+	stream, _, err := s.openExec(ctx, b, in, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +101,12 @@ func (s *Server) execDetached(ctx context.Context, b *sandbox.Box, r *rest.ExecR
 	return &output[any]{Status: http.StatusCreated, Body: execOf(&info)}, nil
 }
 
-func (s *Server) listExecs(ctx context.Context, in *boxPath) (*output[rest.ExecList], error) {
+type listExecsInput struct {
+	ID string `path:"id"`
+	Paging
+}
+
+func (s *Server) listExecs(ctx context.Context, in *listExecsInput) (*output[rest.ExecList], error) {
 	b, err := s.box(ctx, VerbGet, in.ID)
 	if err != nil {
 		return nil, err
@@ -109,11 +115,12 @@ func (s *Server) listExecs(ctx context.Context, in *boxPath) (*output[rest.ExecL
 	if err != nil {
 		return nil, err
 	}
-	l := rest.ExecList{Items: make([]rest.Exec, 0, len(infos))}
-	for i := range infos {
-		l.Items = append(l.Items, execOf(&infos[i]))
+	started := func(e *taisandbox.ExecInfo) cursor { return cursor{e.Started.UnixNano(), e.ID} }
+	items, next, err := page(in.Paging, inOrder(infos, started), started, always(execOf))
+	if err != nil {
+		return nil, err
 	}
-	return ok(l), nil
+	return ok(rest.ExecList{Items: items, NextToken: next}), nil
 }
 
 // execPath is the input of a route about one exec.
@@ -128,7 +135,11 @@ func (s *Server) execBox(ctx context.Context, verb Verb, id, exec string) (*sand
 	if err != nil {
 		return nil, err
 	}
-	return b, taisandbox.ValidateID(exec)
+	if err := taisandbox.ValidateID(exec); err != nil {
+		return nil, err
+	}
+	noteExec(ctx, exec)
+	return b, nil
 }
 
 func (s *Server) getExec(ctx context.Context, in *execPath) (*output[rest.Exec], error) {

@@ -230,11 +230,13 @@ func (w *world) dialRaw(t testing.TB) net.Conn {
 // failure decodes an error body, and fails unless it is one.
 func failure(t testing.TB, body string) rest.Error {
 	t.Helper()
-	var got map[string]rest.Error
-	if err := json.Unmarshal([]byte(body), &got); err != nil || len(got) != 1 || got["error"].Code == "" {
+	var got rest.ErrorBody
+	dec := json.NewDecoder(strings.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&got); err != nil || got.Source != rest.SourceManager || got.Error.Code == "" {
 		t.Fatalf("not an error body: %s", body)
 	}
-	e := got["error"]
+	e := got.Error
 	if e.Message == "" || e.RequestID == "" || e.Details == nil {
 		t.Fatalf("the error body is not complete: %s", body)
 	}
@@ -301,7 +303,7 @@ func (w *world) runReq(box string, req rest.ExecRequest) collected {
 // eventually waits until ok, which is asked again and again.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(end) {
 			t.Fatalf("not in time: %s", what)

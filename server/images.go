@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,7 @@ func (s *Server) imageRoutes() {
 
 type imagesInput struct {
 	Node string `query:"node"`
+	Paging
 }
 
 func (s *Server) listImages(ctx context.Context, in *imagesInput) (*output[rest.ImageList], error) {
@@ -40,7 +42,17 @@ func (s *Server) listImages(ctx context.Context, in *imagesInput) (*output[rest.
 	if err != nil {
 		return nil, err
 	}
-	return ok(imagesOf(infos)), nil
+	name := func(i *taisandbox.ImageInfo) cursor {
+		if i.BuiltIn {
+			return cursor{0, i.Name}
+		}
+		return cursor{1, cmp.Or(i.Name, i.Digest)}
+	}
+	items, next, err := page(in.Paging, inOrder(infos, name), name, always(imageOf))
+	if err != nil {
+		return nil, err
+	}
+	return ok(rest.ImageList{Items: items, NextToken: next}), nil
 }
 
 type imagePath struct {

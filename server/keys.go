@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/keystore"
 	"github.com/taibox/taibox/internal/reason"
+	"github.com/taibox/taibox/sandbox"
 )
 
 func (s *Server) keyRoutes() {
@@ -20,6 +22,7 @@ func (s *Server) keyRoutes() {
 }
 
 type createKeyInput struct {
+	Key  string `header:"Idempotency-Key" maxLength:"256" doc:"The same key makes no second API key: the answer is 409 and names the first"`
 	Body rest.CreateKey
 }
 
@@ -44,7 +47,19 @@ func (s *Server) createKey(ctx context.Context, in *createKeyInput) (*output[res
 	if ttl > 0 {
 		k.Expires = time.Now().Add(ttl).UTC()
 	}
+	caller, _ := ctx.Value(callerKey).(Caller)
+	if err := caller.mayGrant(&k); err != nil {
+		return nil, fmt.Errorf("create key: %w", err)
+	}
+	if in.Key != "" {
+		k.Once = digest(16, caller.Name, in.Key)
+	}
 	k, secret, err := s.cfg.Keys.Create(k)
+	if errors.Is(err, keystore.ErrRepeated) {
+		err = reason.WithHint(fmt.Errorf("create key: %w: it made key %s", sandbox.ErrIdempotencyKey, k.ID),
+			"what proves that key was told then, and is not kept: if it is lost, remove the key and make another")
+		return nil, &detailedError{err, map[string]any{"key_id": k.ID}}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -52,15 +67,31 @@ func (s *Server) createKey(ctx context.Context, in *createKeyInput) (*output[res
 	return &output[rest.NewKey]{Status: http.StatusCreated, Body: rest.NewKey{Key: keyOf(&k), Secret: secret}}, nil
 }
 
-func (s *Server) listKeys(ctx context.Context, _ *nothing) (*output[rest.KeyList], error) {
+// mayGrant refuses a key that may do what the caller may not, or that outlives
+// the caller's own.
+func (c *Caller) mayGrant(k *keystore.Key) error {
+	beyond := func(v string) bool { return !slices.Contains(c.Verbs, Verb(v)) }
+	if len(c.Verbs) > 0 && (len(k.Verbs) == 0 || slices.ContainsFunc(k.Verbs, beyond)) {
+		return reason.WithHint(fmt.Errorf("%w: yours is for %v", rest.ErrForbidden, c.Verbs), "give the new key some of these verbs, and no others")
+	}
+	if !c.Expires.IsZero() && (k.Expires.IsZero() || k.Expires.After(c.Expires)) {
+		return reason.WithHint(fmt.Errorf("%w: yours ends at %s", rest.ErrForbidden, c.Expires.Format(time.RFC3339)), "let the new key end by then")
+	}
+	return nil
+}
+
+type listKeysInput struct{ Paging }
+
+func (s *Server) listKeys(ctx context.Context, in *listKeysInput) (*output[rest.KeyList], error) {
 	if err := s.allow(ctx, VerbList, Object{Kind: KindKey}); err != nil {
 		return nil, err
 	}
-	items := []rest.Key{}
-	for _, k := range s.cfg.Keys.List() {
-		items = append(items, keyOf(&k))
+	made := func(k *keystore.Key) cursor { return cursor{k.Created.UnixNano(), k.ID} }
+	items, next, err := page(in.Paging, inOrder(s.cfg.Keys.List(), made), made, always(keyOf))
+	if err != nil {
+		return nil, err
 	}
-	return ok(rest.KeyList{Items: items}), nil
+	return ok(rest.KeyList{Items: items, NextToken: next}), nil
 }
 
 type keyPath struct {
@@ -119,7 +150,7 @@ func (s *Server) keyCaller(key string) (Caller, error) {
 		return Caller{}, reason.WithHint(fmt.Errorf("%w: unknown key", rest.ErrUnauthenticated),
 			"it was removed, has expired or never existed; an admin makes one with: taibox key create")
 	}
-	c := Caller{Name: k.ID, Key: true, Admin: k.Admin, Owner: k.Owner, ended: ended}
+	c := Caller{Name: k.ID, Key: true, Admin: k.Admin, Owner: k.Owner, Expires: k.Expires, ended: ended}
 	for _, v := range k.Verbs {
 		c.Verbs = append(c.Verbs, Verb(v))
 	}

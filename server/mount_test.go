@@ -89,14 +89,14 @@ func TestMountsOfOwners(t *testing.T) {
 		"admin":           {admin, `{"workspace_id":"theirs","owner":"o"}`, http.StatusCreated},
 		"admin-machine":   {admin, machine, http.StatusCreated},
 	} {
-		if got, answer := k.ask(t, http.MethodPost, "/v1/sandboxes", c.body, c.header...); got != c.status {
+		if got, _, answer := k.call(http.MethodPost, "/v1/sandboxes", c.body, c.header...); got != c.status {
 			t.Errorf("%s: %d %s; wanted is %d", name, got, answer, c.status)
 		}
 	}
 	// To the letter what is said of one that does not exist.
 	texts := map[string]string{}
 	for _, id := range []string{"theirs", "nosuch"} {
-		_, answer := k.ask(t, http.MethodPost, "/v1/sandboxes", `{"workspace_id":"`+id+`"}`, owner...)
+		_, _, answer := k.call(http.MethodPost, "/v1/sandboxes", `{"workspace_id":"`+id+`"}`, owner...)
 		var body struct {
 			Error struct{ Code, Message string }
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -117,10 +118,12 @@ func (s *Server) raw(method, path, summary string, query []string, h func(http.R
 	}
 	s.api.OpenAPI().AddOperation(op)
 	s.mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
+		body := steady(w, r)
 		err := checkQuery(r, query)
 		if err == nil {
 			err = h(w, r)
 		}
+		body.leave()
 		if err != nil {
 			s.fail(r.Context(), err).write(w)
 		}
@@ -195,17 +198,21 @@ func (s *Server) version(ctx context.Context, _ *nothing) (*output[rest.Version]
 	}), nil
 }
 
-func (s *Server) nodes(ctx context.Context, _ *nothing) (*output[rest.NodeList], error) {
+type nodesInput struct{ Paging }
+
+func (s *Server) nodes(ctx context.Context, in *nodesInput) (*output[rest.NodeList], error) {
 	if err := s.allow(ctx, VerbList, Object{Kind: KindNode}); err != nil {
 		return nil, err
 	}
-	items := []rest.Node{}
-	for _, n := range s.cfg.Manager.Nodes() {
-		if s.allow(ctx, VerbGet, Object{Kind: KindNode, ID: n.TaiID, Node: n.TaiID}) == nil {
-			items = append(items, nodeOf(n))
-		}
+	name := func(n *registry.NodeSnapshot) cursor { return cursor{0, n.TaiID} }
+	show := func(n *registry.NodeSnapshot) (rest.Node, bool) {
+		return nodeOf(*n), s.allow(ctx, VerbGet, Object{Kind: KindNode, ID: n.TaiID, Node: n.TaiID}) == nil
 	}
-	return ok(rest.NodeList{Items: items}), nil
+	items, next, err := page(in.Paging, inOrder(s.cfg.Manager.Nodes(), name), name, show)
+	if err != nil {
+		return nil, err
+	}
+	return ok(rest.NodeList{Items: items, NextToken: next}), nil
 }
 
 // images returns the images of a node; the default one if node is empty.

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"net/http"
-	"net/http/httptrace"
 	"slices"
 	"strings"
 	"testing"
@@ -324,7 +323,8 @@ func TestTooManyBoxes(t *testing.T) {
 }
 
 func TestLifecycle(t *testing.T) {
-	w := newWorld(t)
+	seen := &arrivals{}
+	w := newWorldWith(t, func(c *server.Config) { c.Authorizer = seen })
 	w.create(rest.CreateBox{ID: "b1"})
 	waited := make(chan rest.Box, 1)
 	go func() {
@@ -359,20 +359,19 @@ func TestLifecycle(t *testing.T) {
 	if b, err := w.GetBox(w.ctx, "b1"); err != nil || b.Status != "running" {
 		t.Errorf("%+v %v", b, err)
 	}
-	asked := make(chan struct{})
+	before := seen.gets.Load()
 	go func() {
-		ctx := httptrace.WithClientTrace(w.ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(asked) }})
-		b, err := w.WaitBox(ctx, "b1")
+		b, err := w.WaitBox(w.ctx, "b1")
 		if err != nil {
 			t.Errorf("wait: %v", err)
 		}
 		waited <- b
 	}()
-	<-asked
+	eventually(t, "the request has found the box", func() bool { return seen.gets.Load() > before })
 	select {
 	case b := <-waited:
 		t.Fatalf("wait returned at once: %+v", b)
-	case <-time.After(500 * time.Millisecond): // for the request to be looked at
+	case <-time.After(50 * time.Millisecond):
 	}
 	if err := w.RemoveBox(w.ctx, "b1"); err != nil {
 		t.Fatal(err)

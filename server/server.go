@@ -80,7 +80,7 @@ func (c *Config) Validate() error {
 	if c.Manager == nil {
 		errs = append(errs, fmt.Errorf("%w: a manager is required", taisandbox.ErrInvalidSpec))
 	}
-	if c.Defaults.Memory < 0 || c.Defaults.CPUs < 0 || c.Defaults.Pids < 0 || c.Defaults.IdleTimeout < 0 || c.Max.Memory < 0 || c.Max.CPUs < 0 || c.Max.Pids < 0 {
+	if c.Defaults.Memory < 0 || c.Defaults.CPUs < 0 || c.Defaults.Pids < 0 || c.Defaults.IdleTimeout < 0 || c.Max.Memory < 0 || c.Max.CPUs < 0 || c.Max.Pids < 0 || c.Max.Disk < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and their defaults cannot be negative", taisandbox.ErrInvalidSpec))
 	}
 	if c.Rate < 0 || c.Rate > 0 && c.Burst < 1 {
@@ -99,6 +99,8 @@ type Server struct {
 	spec    func() ([]byte, error) // the OpenAPI document
 	rates   rates
 	auditor *auditor
+	starts  claims // of execs with an idempotency key
+	watches shares // of workspaces
 
 	stopping context.Context //nolint:containedctx // the server's own life, not a call's: ended by Run
 	stop     context.CancelCauseFunc

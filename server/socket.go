@@ -26,18 +26,27 @@ func (s *Server) execSocket(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.upgrade(w, r, rest.MaxStart, func(ctx context.Context, conn *wsconn.Conn) error {
-		stream, err := s.startExec(ctx, b, conn)
+	settle := s.auditLater(r)
+	err = s.upgrade(w, r, rest.MaxStart, func(ctx context.Context, conn *wsconn.Conn) error {
+		stream, err := startExec(ctx, b, conn)
 		if err != nil {
+			return err
+		}
+		settle()
+		if err := tellStarted(conn, stream); err != nil {
 			return err
 		}
 		s.newSession(ctx, b, conn, stream, taisandbox.AttachOptions{Hold: true}).run(ctx)
 		return nil
 	})
+	if err == nil {
+		settle() // what was wrong with the start, if anything, is known by now
+	}
+	return err
 }
 
 // startExec reads the first frame and does what it says.
-func (s *Server) startExec(ctx context.Context, b *sandbox.Box, conn *wsconn.Conn) (taisandbox.Stream, error) {
+func startExec(ctx context.Context, b *sandbox.Box, conn *wsconn.Conn) (taisandbox.Stream, error) {
 	t := time.AfterFunc(startTimeout, conn.CloseNow)
 	defer t.Stop()
 	text, raw, err := conn.Read(nil)
@@ -63,19 +72,25 @@ func (s *Server) startExec(ctx context.Context, b *sandbox.Box, conn *wsconn.Con
 	if err != nil {
 		return nil, err
 	}
+	noteExec(ctx, stream.ID())
+	return stream, nil
+}
+
+// tellStarted tells the client its exec's id.
+func tellStarted(conn *wsconn.Conn, stream taisandbox.Stream) error {
 	id, err := json.Marshal(stream.ID())
 	if err == nil {
 		err = conn.WriteJSON(rest.Frame{Type: rest.FrameStarted, Exec: id})
 	}
 	if err != nil {
 		stream.Hangup() //nolint:errcheck // the client is gone, and there is nobody else to tell
-		return nil, fmt.Errorf("%w: %w", errNoStart, err)
+		return fmt.Errorf("%w: %w", errNoStart, err)
 	}
-	return stream, nil
+	return nil
 }
 
 // errNoStart is a client that left before its exec began.
-var errNoStart = errors.New("socket ended before the start")
+var errNoStart = fmt.Errorf("socket ended before the start: %w", context.Canceled)
 
 // attachSocket attaches to an exec over a WebSocket. What is wrong is told
 // before the upgrade.
@@ -158,10 +173,13 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, limit int64, se
 	}
 	conn := wsconn.New(ws, limit, live)
 	defer conn.CloseNow()
-	switch err := serve(r.Context(), conn); {
-	case err == nil, errors.Is(err, errNoStart):
-	default:
-		conn.WriteJSON(rest.Frame{Type: rest.FrameError, Error: &s.fail(r.Context(), err).Body}) //nolint:errcheck // the close follows
+	err = serve(r.Context(), conn)
+	if err == nil {
+		return nil
+	}
+	failure := s.fail(r.Context(), err)
+	if !errors.Is(err, errNoStart) {
+		conn.WriteJSON(rest.Frame{Type: rest.FrameError, Error: &failure.Body}) //nolint:errcheck // the close follows
 		conn.Close(rest.CloseFailed, "see the frame before")
 	}
 	return nil

@@ -42,7 +42,7 @@ func (s *socket) send(frame string) {
 
 // next reads a frame; a binary one is raw.
 func (s *socket) next() (f rest.Frame, raw []byte, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	typ, p, err := s.ws.Read(ctx)
 	if err != nil {

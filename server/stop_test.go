@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,14 +24,30 @@ import (
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
+// stopPatience is more than any stop takes, and far less than what waits.
+const stopPatience = time.Minute
+
+// arrivals lets everybody do everything, and counts who asks for what is there.
+type arrivals struct{ gets atomic.Int32 }
+
+func (a *arrivals) Authorize(_ context.Context, _ server.Caller, verb server.Verb, _ server.Object) error {
+	if verb == server.VerbGet {
+		a.gets.Add(1)
+	}
+	return nil
+}
+
 // TestStopAnswersWhatWaits and ends nothing that runs in a box.
 func TestStopAnswersWhatWaits(t *testing.T) {
-	w := boxWorld(t)
+	seen := &arrivals{}
+	w := newWorldWith(t, func(c *server.Config) { c.Authorizer = seen })
+	w.create(rest.CreateBox{ID: "b1"})
 	if _, err := w.ExecDetached(w.ctx, "b1", rest.ExecRequest{ID: "bg", Cmd: []string{"sleep", "infinity"}}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.startRaw(t, "b1", `{"type":"start","id":"ws","cmd":["sleep","infinity"],"on_disconnect":"kill"}`)
 	viewer := w.dial(t, "b1/execs/bg/ws")
+	before := seen.gets.Load()
 	var wg sync.WaitGroup
 	for _, r := range []struct{ method, path, body, exec string }{
 		{"GET", "/v1/sandboxes/b1/wait", "", ""},
@@ -49,10 +66,9 @@ func TestStopAnswersWhatWaits(t *testing.T) {
 		})
 	}
 	eventually(t, "all wait", func() bool {
-		execs, err := w.ListExecs(w.ctx, "b1")
-		return err == nil && len(execs) == 3
+		execs, err := w.driver.ListExecs(w.ctx, "b1")
+		return err == nil && len(execs) == 3 && seen.gets.Load() == before+2
 	})
-	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
 	stopped := make(chan struct{})
 	go func() {
@@ -63,7 +79,7 @@ func TestStopAnswersWhatWaits(t *testing.T) {
 	viewer.wantClose(1012)
 	<-stopped
 	wg.Wait()
-	if d := time.Since(start); d > server.StopTimeout {
+	if d := time.Since(start); d > stopPatience {
 		t.Errorf("it took %v", d)
 	}
 	w.start()
@@ -87,7 +103,7 @@ func TestStopWithDeafClients(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
 	w.stop()
-	if d := time.Since(start); d > server.StopTimeout+time.Second {
+	if d := time.Since(start); d > stopPatience {
 		t.Errorf("it took %v", d)
 	}
 }
@@ -196,8 +212,14 @@ func TestResumeKeepsInput(t *testing.T) {
 // TestInputLost: input that was on its way when the link broke is not lost in
 // silence.
 func TestInputLost(t *testing.T) {
-	w := boxWorld(t)
-	s, err := w.Exec(w.ctx, "b1", rest.ExecRequest{ID: "e1", Cmd: []string{"sleep", "infinity"}, Stdin: true, OnDisconnect: "kill", KillGraceMs: 10})
+	w := newWorld(t, fake.WithProgram("taste", func(ctx context.Context, p *fake.Proc) int {
+		p.Stdin.Read(make([]byte, 1))
+		io.WriteString(p.Stdout, "more")
+		<-ctx.Done()
+		return 0
+	}))
+	w.create(rest.CreateBox{ID: "b1"})
+	s, err := w.Exec(w.ctx, "b1", rest.ExecRequest{ID: "e1", Cmd: []string{"taste"}, Stdin: true, OnDisconnect: "kill", KillGraceMs: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +228,9 @@ func TestInputLost(t *testing.T) {
 		_, err := s.Write(make([]byte, 4<<20))
 		wrote <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	if c, err := s.Recv(); err != nil || string(c.Data) != "more" {
+		t.Fatalf("%q %v", c.Data, err)
+	}
 	w.restart()
 	if err := <-wrote; !errors.Is(err, rest.ErrInputLost) || !errors.Is(err, errdefs.ErrDataLoss) {
 		t.Errorf("write: %v", err)

@@ -54,7 +54,7 @@ func (w *world) send(rec *tracetest.SpanRecorder, method, path, body string, hea
 	}
 	resp.Body.Close()
 	server := func(s sdktrace.ReadOnlySpan) bool { return s.SpanKind() == trace.SpanKindServer }
-	for deadline := time.Now().Add(10 * time.Second); !slices.ContainsFunc(rec.Ended(), server); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !slices.ContainsFunc(rec.Ended(), server); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.t.Fatal("the request's span does not end")
 		}

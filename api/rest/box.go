@@ -36,7 +36,7 @@ type CreateBox struct {
 
 	IdleTimeoutMs *int64 `json:"idle_timeout_ms,omitempty" doc:"How long a session or longrunning box may be idle; 0 means for ever; the server's default for a session box if absent"`
 	MaxLifetimeMs int64  `json:"max_lifetime_ms,omitempty" doc:"How long after its creation a box is removed, unless it is persistent; 0 means never"`
-	StopTimeoutMs int64  `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop; default 2000"`
+	StopTimeoutMs int64  `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop, at most an hour; default 2000"`
 
 	// IdempotencyKey travels as a header: a create that is repeated with the
 	// same key and the same body is the same box.

@@ -11,7 +11,7 @@
 //
 // # Errors
 //
-// Every answer of 400 and above is an [ErrorBody]. [Reasons] lists the codes
+// Every answer of 400 and above is an [ErrorBody], see [Failure]. [Reasons] lists the codes
 // that belong to the API itself; the others are those of the packages that it
 // speaks for.
 //

@@ -17,8 +17,12 @@ const (
 
 // ErrorBody is the body of every answer that is not a success.
 type ErrorBody struct {
-	Error Error `json:"error"`
+	Source string `json:"source" doc:"Always manager: what a command in a box says comes as command"`
+	Error  Error  `json:"error"`
 }
+
+// Failure is the body for a failure of ours.
+func Failure(e Error) ErrorBody { return ErrorBody{Source: SourceManager, Error: e} }
 
 // Error says what went wrong.
 type Error struct {

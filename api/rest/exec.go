@@ -29,6 +29,11 @@ type ExecRequest struct {
 	MaxLog       int64  `json:"max_log,omitempty" doc:"Bytes of output kept; default 64 MiB"`
 
 	Detach bool `json:"detach,omitempty" doc:"Answer with the record once the exec is started"`
+
+	// IdempotencyKey travels as a header of a POST: a request that is repeated
+	// with the same key and the same body joins the exec that the first one
+	// started, as long as that is kept. It makes the ID.
+	IdempotencyKey string `json:"-"`
 }
 
 // Exec is the record of an exec.
@@ -59,14 +64,18 @@ type Exec struct {
 	OOMKills         int64 `json:"oom_kills,omitempty"`
 }
 
-// ExecList is the execs of a box that are kept, oldest first.
+// ExecList is one page of the execs of a box that are kept, oldest first.
 type ExecList struct {
-	Items []Exec `json:"items"`
+	Items     []Exec `json:"items"`
+	NextToken string `json:"next_token,omitempty" doc:"Ask with it for the next page"`
 }
 
-// SourceCommand is the source of a result that a command gave; a failure of
-// ours is an [ErrorBody] and never a result.
-const SourceCommand = "command"
+// The sources of an answer: a command gave a result, or we failed. A failure
+// of ours is an [ErrorBody] and never a result.
+const (
+	SourceCommand = "command"
+	SourceManager = "manager"
+)
 
 // ExecResult is the outcome of an exec that collects. Output that is not UTF-8
 // is in the _b64 fields instead.

@@ -25,9 +25,11 @@ type ImageConfig struct {
 	Ports      []string          `json:"ports,omitempty"`
 }
 
-// ImageList is the images of a node, the built-in one first.
+// ImageList is images of a node, the built-in one first. A list is paged; what
+// was loaded or pruned comes whole.
 type ImageList struct {
-	Items []Image `json:"items"`
+	Items     []Image `json:"items"`
+	NextToken string  `json:"next_token,omitempty" doc:"Ask with it for the next page"`
 }
 
 // RegistryAuth is who a registry is told we are.

@@ -38,7 +38,8 @@ type System struct {
 	MemoryBytes int64  `json:"memory_bytes"`
 }
 
-// NodeList is all nodes.
+// NodeList is one page of nodes.
 type NodeList struct {
-	Items []Node `json:"items"`
+	Items     []Node `json:"items"`
+	NextToken string `json:"next_token,omitempty" doc:"Ask with it for the next page"`
 }

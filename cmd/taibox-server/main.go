@@ -80,10 +80,11 @@ func serve(ctx context.Context, o cli.ServeOptions) error {
 			return d, d, nil
 		},
 		Defaults:    server.Defaults{Image: o.Image, Memory: o.Memory, CPUs: o.CPUs, Pids: o.Pids, IdleTimeout: o.IdleTimeout},
-		Max:         server.Limits{Memory: o.MaxMemory, CPUs: o.MaxCPUs, Pids: o.MaxPids},
+		Max:         server.Limits{Memory: o.MaxMemory, CPUs: o.MaxCPUs, Pids: o.MaxPids, Disk: o.MaxWorkspaceDisk},
 		OrphanAfter: o.OrphanAfter, MaxPerOwner: o.MaxPerOwner, MaxPerImage: o.MaxPerImage, MaxPerNode: o.MaxPerNode,
-		Traces:  traces(&o, log),
-		Version: o.Version, Commit: o.Commit, Logger: log,
+		MaxWorkspacesPerOwner: o.MaxWorkspacesPerOwner,
+		Traces:                traces(&o, log),
+		Version:               o.Version, Commit: o.Commit, Logger: log,
 	})
 }
 

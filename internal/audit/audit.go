@@ -63,6 +63,7 @@ type Object struct {
 	ID    string `json:"id,omitempty"`
 	Owner string `json:"owner,omitempty"`
 	Node  string `json:"node,omitempty"`
+	Exec  string `json:"exec,omitempty"` // of the box: started, fed or signalled
 }
 
 // Log appends entries to a file. Make it with [Open].

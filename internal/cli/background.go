@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,9 +28,14 @@ const (
 	startPollMin  = 2 * time.Millisecond
 	startPollMax  = 50 * time.Millisecond
 	logTailBytes  = 2000 // of the log, shown when the start failed
+	unitPoll      = 500 * time.Millisecond
+	unitRestarts  = 2 // that are no reason to give up: an old server may have been in the way
 )
 
-const unitName = "taibox.service"
+const (
+	unitName = "taibox.service"
+	journal  = "shown by: journalctl -u taibox" // where the unit's log is
+)
 
 // serverEnv lists the variables that a server in the background gets. What
 // else is in the environment of whoever happened to need it first stays there.
@@ -38,7 +45,7 @@ var serverEnv = []string{
 	"TAIBOX_LISTEN", "TAIBOX_TLS", "TAIBOX_TLS_CERT", "TAIBOX_TLS_KEY", "TAIBOX_TLS_NAMES", "TAIBOX_API_RATE", "TAIBOX_API_BURST",
 	"TAIBOX_LOG", "YAO_SANDBOX_IMAGE", "YAO_SANDBOX_MAX", "YAO_SANDBOX_MEMORY", "YAO_SANDBOX_CPU",
 	"YAO_SANDBOX_IDLE_TIMEOUT", "TAIBOX_ORPHAN_AFTER", "TAIBOX_SANDBOX_PIDS", "TAIBOX_SANDBOX_MAX_PER_OWNER", "TAIBOX_SANDBOX_MAX_PER_IMAGE", "TAIBOX_SANDBOX_MAX_PER_NODE",
-	"TAIBOX_SANDBOX_MAX_MEMORY", "TAIBOX_SANDBOX_MAX_CPU", "TAIBOX_SANDBOX_MAX_PIDS",
+	"TAIBOX_SANDBOX_MAX_MEMORY", "TAIBOX_SANDBOX_MAX_CPU", "TAIBOX_SANDBOX_MAX_PIDS", "TAIBOX_WORKSPACE_MAX_PER_OWNER", "TAIBOX_WORKSPACE_MAX_DISK",
 	"GOTRACEBACK", "GOCOVERDIR",
 }
 
@@ -64,22 +71,33 @@ func (e *Env) startServer(ctx context.Context, c *client.Client, s *settings) (r
 	}
 
 	dead := make(chan error, 1)
-	var tail func() string
 	if e.hasUnit(s) {
 		e.note("starting the server as %s", unitName)
 		if out, err := exec.CommandContext(ctx, "systemctl", "start", unitName).CombinedOutput(); err != nil {
 			return rest.Version{}, startFailed(err, string(out), "systemctl status "+unitName)
 		}
-		tail = func() string { return "" }
-	} else if tail, err = e.spawn(s, dead); err != nil {
+		var watch sync.WaitGroup
+		defer watch.Wait()
+		defer cancel()
+		watch.Go(func() { watchUnit(ctx, dead) })
+		return e.await(ctx, c, starting{dead, func() string { return "" }, journal})
+	}
+	tail, err := e.spawn(s, dead)
+	if err != nil {
 		return rest.Version{}, fmt.Errorf("start the server: %w", err)
 	}
-	return e.await(ctx, c, s, dead, tail)
+	return e.await(ctx, c, starting{dead, tail, filepath.Join(s.DataDir, "server.log")})
+}
+
+// starting is a server that is being started.
+type starting struct {
+	dead <-chan error  // why it ended, once it has
+	tail func() string // the last lines of its log, as far as we have them
+	log  string        // where the whole log is
 }
 
 // await polls until the server answers, or has died.
-func (e *Env) await(ctx context.Context, c *client.Client, s *settings, dead <-chan error, tail func() string) (rest.Version, error) {
-	logName := filepath.Join(s.DataDir, "server.log")
+func (e *Env) await(ctx context.Context, c *client.Client, st starting) (rest.Version, error) {
 	impatient := time.NewTimer(startPatience)
 	defer impatient.Stop()
 	for pause := startPollMin; ; pause = min(2*pause, startPollMax) {
@@ -87,22 +105,70 @@ func (e *Env) await(ctx context.Context, c *client.Client, s *settings, dead <-c
 			return v, err
 		}
 		select {
-		case err := <-dead:
+		case err := <-st.dead:
 			// It may have lost a race against a server that serves by now.
 			if v, verr := c.Version(ctx); verr == nil {
 				return v, nil
 			}
-			return rest.Version{}, startFailed(err, tail(), "the whole log is "+logName)
+			return rest.Version{}, startFailed(err, st.tail(), "the whole log is "+st.log)
 		case <-impatient.C:
-			e.note("the server does not answer yet; its log is %s", logName)
+			e.note("the server does not answer yet; its log is %s", st.log)
 		case <-time.After(pause):
 		case <-ctx.Done():
 			if err := context.Cause(ctx); errors.Is(err, errdefs.ErrUnavailable) {
-				return rest.Version{}, startFailed(err, tail(), "the whole log is "+logName)
+				return rest.Version{}, startFailed(err, st.tail(), "the whole log is "+st.log)
 			}
 			return rest.Version{}, context.Cause(ctx)
 		}
 	}
+}
+
+// watchUnit sends it to dead when systemd has given the unit up, or starts it
+// again and again. It returns at the latest when ctx ends.
+func watchUnit(ctx context.Context, dead chan<- error) {
+	first := -1
+	for {
+		u, err := showUnit(ctx)
+		if first < 0 && err == nil {
+			first = u.restarts
+		}
+		switch {
+		case err != nil: // systemd itself may be busy
+		case u.state == "failed":
+			dead <- fmt.Errorf("%s has failed (%s)", unitName, u.result)
+			return
+		case u.restarts-first > unitRestarts:
+			dead <- fmt.Errorf("%s ends again and again (%s)", unitName, u.result)
+			return
+		}
+		select {
+		case <-time.After(unitPoll):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// unit is what systemd says of our unit.
+type unit struct {
+	state    string // "active", "activating", "failed", …
+	result   string // of its last run: "success", "exit-code", "signal", …
+	restarts int    // by systemd
+}
+
+func showUnit(ctx context.Context) (u unit, err error) {
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=ActiveState,Result,NRestarts", unitName).Output()
+	for line := range strings.Lines(string(out)) {
+		switch name, v, _ := strings.Cut(strings.TrimSpace(line), "="); name {
+		case "ActiveState":
+			u.state = v
+		case "Result":
+			u.result = v
+		case "NRestarts":
+			u.restarts, _ = strconv.Atoi(v) // an old systemd does not count
+		}
+	}
+	return u, err
 }
 
 // startFailed says why there is no server, with the last words of its log.

@@ -147,33 +147,44 @@ type done struct {
 }
 
 // each does one thing to several boxes and prints those that it was done to.
-// An error does not keep it from the rest; the worst one decides the code.
 func (e *Env) each(cmd *cobra.Command, out *format, ids []string, do func(context.Context, *client.Client, string) error) error {
 	c, _, err := e.connect(cmd)
 	if err != nil {
 		return err
 	}
 	var did []done
-	code := exitOK
-	for _, id := range ids {
-		err := do(cmd.Context(), c, id)
-		if err == nil {
-			did = append(did, done{id})
-			if !out.json() {
-				err = printLine(e.Out, id)
-			}
-		}
-		if cmd.Context().Err() != nil {
+	err = e.forAll(cmd, ids, func(id string) error {
+		if err := do(cmd.Context(), c, id); err != nil {
 			return err
+		}
+		did = append(did, done{id})
+		if out.json() {
+			return nil
+		}
+		return printLine(e.Out, id)
+	})
+	if out.json() {
+		if err := printList(e.Out, did); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// forAll does one thing to all that are named. An error does not keep it from
+// the rest; the worst one decides the code. An interruption does, unless
+// nothing was left to do.
+func (e *Env) forAll(cmd *cobra.Command, names []string, do func(string) error) error {
+	ctx := cmd.Context()
+	code := exitOK
+	for i, name := range names {
+		err := do(name)
+		if ctx.Err() != nil && (err != nil || i < len(names)-1) {
+			return context.Cause(ctx)
 		}
 		if err != nil {
 			tell(e, err)
 			code = max(code, exitCode(verbOf(cmd), err))
-		}
-	}
-	if out.json() {
-		if err := printList(e.Out, did); err != nil {
-			return err
 		}
 	}
 	if code != exitOK {

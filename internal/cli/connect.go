@@ -54,6 +54,10 @@ func (e *Env) dial(s *settings) (c *client.Client, err error) {
 		return nil, err
 	}
 	c, err = e.Dial(s.Host, append(opts, client.WithRevive(func(ctx context.Context) error {
+		if e.UID != 0 { // only root starts one: others wait for it
+			_, err := c.Version(ctx)
+			return err
+		}
 		_, err := e.version(ctx, c, s)
 		return err
 	}))...)

@@ -144,7 +144,7 @@ func (e *Env) exec(cmd *cobra.Command, box string, req rest.ExecRequest, f *exec
 func (f *execFlags) failed(env *Env, err error) error {
 	var done *exitError
 	if err != nil && f.out.json() && !errors.As(err, &done) {
-		printJSON(env.Out, rest.ErrorBody{Error: errorOf(err)}) //nolint:errcheck // the failure at hand is the one to tell
+		printJSON(env.Out, rest.Failure(errorOf(err))) //nolint:errcheck // the failure at hand is the one to tell
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/client"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 func newKey(env *Env) *cobra.Command {
@@ -46,6 +47,7 @@ others; one of an admin may do everything.`,
 			if err != nil {
 				return err
 			}
+			req.IdempotencyKey = taisandbox.NewID("cli-")
 			k, err := c.CreateKey(cmd.Context(), req)
 			if err != nil {
 				return err

@@ -139,7 +139,7 @@ func scriptWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	want := strings.Join(args, " ")
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		resp, err := c.Get("http://taibox/metrics")
 		if err != nil {
 			continue
@@ -184,7 +184,7 @@ func killServer(socket string) bool {
 		return false
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	v, err := c.Version(ctx)
 	if err != nil {

@@ -19,6 +19,9 @@ type policySettings struct {
 	MaxMemory int64
 	MaxCPUs   float64
 	MaxPids   int64
+
+	MaxWorkspacesPerOwner int
+	MaxWorkspaceDisk      int64
 }
 
 // policyKeys are the settings of policies and limits.
@@ -32,6 +35,8 @@ var policyKeys = []key{
 	{name: "sandbox_max_memory", env: "TAIBOX_SANDBOX_MAX_MEMORY", def: "0", set: func(s *settings, v string) (err error) { s.MaxMemory, err = parseSize(v); return err }},
 	{name: "sandbox_max_cpu", env: "TAIBOX_SANDBOX_MAX_CPU", def: "0", set: func(s *settings, v string) (err error) { s.MaxCPUs, err = parseCPUs(v); return err }},
 	{name: "sandbox_max_pids", env: "TAIBOX_SANDBOX_MAX_PIDS", def: "0", set: func(s *settings, v string) error { return setCount(&s.MaxPids, v) }},
+	{name: "workspace_max_per_owner", env: "TAIBOX_WORKSPACE_MAX_PER_OWNER", def: "0", set: func(s *settings, v string) error { return setCount(&s.MaxWorkspacesPerOwner, v) }},
+	{name: "workspace_max_disk", env: "TAIBOX_WORKSPACE_MAX_DISK", def: "0", set: func(s *settings, v string) (err error) { s.MaxWorkspaceDisk, err = parseSize(v); return err }},
 }
 
 func setIdleTimeout(s *settings, v string) error {

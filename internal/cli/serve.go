@@ -28,6 +28,8 @@ type ServeOptions struct {
 	MaxMemory                            int64
 	MaxCPUs                              float64
 	MaxPids                              int64
+	MaxWorkspacesPerOwner                int
+	MaxWorkspaceDisk                     int64 // bytes; what says nothing gets it
 
 	Listen          string   // address over TCP; "" for none
 	TLS             string   // auto, on or off
@@ -78,6 +80,7 @@ a server starts one in the background. It listens on a Unix socket, and with
 				Image: s.Image, Memory: s.Memory, CPUs: s.CPUs, Max: s.Max,
 				IdleTimeout: s.IdleTimeout, OrphanAfter: s.OrphanAfter, Pids: s.Pids, MaxPerOwner: s.MaxPerOwner, MaxPerImage: s.MaxPerImage, MaxPerNode: s.MaxPerNode,
 				MaxMemory: s.MaxMemory, MaxCPUs: s.MaxCPUs, MaxPids: s.MaxPids,
+				MaxWorkspacesPerOwner: s.MaxWorkspacesPerOwner, MaxWorkspaceDisk: s.MaxWorkspaceDisk,
 				Listen: s.Listen, TLS: s.TLS, TLSCert: s.TLSCert, TLSKey: s.TLSKey, TLSNames: s.TLSNames, Rate: s.Rate, Burst: s.Burst,
 				Registries: s.Registries, Traces: traces,
 				RuncPath:   FindProgram("taibox-runc", env.Libexec),

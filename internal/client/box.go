@@ -19,17 +19,12 @@ func (c *Client) Version(ctx context.Context) (v rest.Version, err error) {
 
 // Nodes returns all nodes.
 func (c *Client) Nodes(ctx context.Context) ([]rest.Node, error) {
-	l, err := call[rest.NodeList](ctx, c, http.MethodGet, c.at("v1", "nodes"), nil)
-	return l.Items, err
+	return list[rest.Node](ctx, c, c.at("v1", "nodes"), url.Values{})
 }
 
 // CreateBox creates a box and starts it.
 func (c *Client) CreateBox(ctx context.Context, req rest.CreateBox) (rest.Box, error) {
-	var header []string
-	if req.IdempotencyKey != "" {
-		header = []string{rest.HeaderIdempotencyKey, req.IdempotencyKey}
-	}
-	return call[rest.Box](ctx, c, http.MethodPost, c.at("v1", "sandboxes"), req, header...)
+	return call[rest.Box](ctx, c, http.MethodPost, c.at("v1", "sandboxes"), req, idempotent(req.IdempotencyKey)...)
 }
 
 // GetBox returns a box.
@@ -51,20 +46,7 @@ func (c *Client) ListBoxes(ctx context.Context, l rest.ListBoxes) ([]rest.Box, e
 	if l.PageSize > 0 {
 		q.Set("limit", strconv.Itoa(l.PageSize))
 	}
-	boxes := []rest.Box{}
-	for {
-		u := c.at("v1", "sandboxes")
-		u.RawQuery = q.Encode()
-		page, err := call[rest.BoxList](ctx, c, http.MethodGet, u, nil)
-		if err != nil {
-			return nil, err
-		}
-		boxes = append(boxes, page.Items...)
-		if page.NextToken == "" {
-			return boxes, nil
-		}
-		q.Set("next_token", page.NextToken)
-	}
+	return list[rest.Box](ctx, c, c.at("v1", "sandboxes"), q)
 }
 
 // StartBox starts a stopped box.
@@ -90,9 +72,14 @@ func (c *Client) RemoveBox(ctx context.Context, id string) error {
 	return err
 }
 
-// WaitBox blocks until the box does not run, and returns it.
+// WaitBox blocks until the box does not run, and returns it. It outlasts
+// restarts of the server.
 func (c *Client) WaitBox(ctx context.Context, id string) (rest.Box, error) {
-	return onBox[rest.Box](ctx, c, http.MethodGet, id, nil, "wait")
+	u, err := c.box(id, "wait")
+	if err != nil {
+		return rest.Box{}, err
+	}
+	return await[rest.Box](ctx, c, u)
 }
 
 // Ports returns what listens in a box.

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -60,8 +58,9 @@ func WithReasons(lists ...[]*reason.Error) Option {
 	}
 }
 
-// WithRevive gives a stream whose server cannot be reached a way to have it
-// started again. It is called before each attempt to connect.
+// WithRevive gives streams, waits and requests that may be repeated a way to
+// have a server started again that cannot be reached. It is called before each
+// attempt to connect.
 func WithRevive(revive func(context.Context) error) Option {
 	return func(c *Client) { c.revive = revive }
 }
@@ -210,65 +209,6 @@ func (c *Client) statusError(resp *http.Response) error {
 }
 
 const maxErrorBody = 1 << 20
-
-// none is the answer that nobody reads.
-type none struct{}
-
-// call sends one request and decodes its answer. One that may be repeated is,
-// once, when the server went away under it and was brought back.
-func call[T any](ctx context.Context, c *Client, method string, u url.URL, in any, header ...string) (T, error) {
-	var out T
-	err := c.roundTrip(ctx, method, u, in, &out, header...)
-	repeatable := method == http.MethodGet || slices.Contains(header, rest.HeaderIdempotencyKey)
-	if !repeatable || c.revive == nil || !errors.Is(err, rest.ErrUnreachable) || c.revive(ctx) != nil {
-		return out, err
-	}
-	var again T
-	err = c.roundTrip(ctx, method, u, in, &again, header...)
-	return again, err
-}
-
-func (c *Client) roundTrip(ctx context.Context, method string, u url.URL, in, out any, header ...string) error {
-	var body io.Reader
-	if in != nil {
-		raw, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
-		}
-		body = bytes.NewReader(raw)
-		header = append(header, "Content-Type", "application/json")
-	}
-	resp, err := c.send(ctx, method, u, body, header...)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if _, skip := out.(*none); !skip {
-		if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-			return c.linkError(ctx, err)
-		}
-	}
-	// What is left unread would keep the connection from being used again.
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return c.linkError(ctx, err)
-	}
-	return nil
-}
-
-func (c *Client) send(ctx context.Context, method string, u url.URL, body io.Reader, header ...string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
-	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := c.http.Do(req)
-	if ue, ok := errors.AsType[*url.Error](err); ok { // it repeats method and address
-		err = ue.Err
-	}
-	return resp, err
-}
 
 // at returns the address of a path made of segments.
 func (c *Client) at(segments ...string) url.URL {

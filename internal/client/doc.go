@@ -5,7 +5,8 @@
 // A [Client] has one method for each route. Commands with live input and
 // output are a [Stream] over a WebSocket. A stream outlives its link: when the
 // server goes away and comes back within the exec's lease, the stream attaches
-// again at the byte where it was, and the reader sees nothing of it.
+// again at the byte where it was, and the reader sees nothing of it. A wait is
+// asked for again as well.
 //
 // # Errors
 //

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/taibox/taibox/api/rest"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -11,31 +12,39 @@ import (
 // ExecDetached starts a command that nobody is attached to.
 func (c *Client) ExecDetached(ctx context.Context, box string, req rest.ExecRequest) (rest.Exec, error) {
 	req.Detach = true
-	return onBox[rest.Exec](ctx, c, http.MethodPost, box, req, "exec")
+	u, err := c.box(box, "exec")
+	if err != nil {
+		return rest.Exec{}, err
+	}
+	return call[rest.Exec](ctx, c, http.MethodPost, u, req, idempotent(req.IdempotencyKey)...)
 }
 
 // ListExecs returns the execs of a box that are kept, oldest first.
 func (c *Client) ListExecs(ctx context.Context, box string) ([]rest.Exec, error) {
-	l, err := onBox[rest.ExecList](ctx, c, http.MethodGet, box, nil, "execs")
-	return l.Items, err
+	u, err := c.box(box, "execs")
+	if err != nil {
+		return nil, err
+	}
+	return list[rest.Exec](ctx, c, u, url.Values{})
 }
 
 // GetExec returns the record of an exec.
 func (c *Client) GetExec(ctx context.Context, box, exec string) (rest.Exec, error) {
-	return c.execRecord(ctx, box, exec)
-}
-
-// WaitExec blocks until the record of an exec is final, and returns it.
-func (c *Client) WaitExec(ctx context.Context, box, exec string) (rest.Exec, error) {
-	return c.execRecord(ctx, box, exec, "wait")
-}
-
-func (c *Client) execRecord(ctx context.Context, box, exec string, segments ...string) (rest.Exec, error) {
-	u, err := c.exec(box, exec, segments...)
+	u, err := c.exec(box, exec)
 	if err != nil {
 		return rest.Exec{}, err
 	}
 	return call[rest.Exec](ctx, c, http.MethodGet, u, nil)
+}
+
+// WaitExec blocks until the record of an exec is final, and returns it. It
+// outlasts restarts of the server.
+func (c *Client) WaitExec(ctx context.Context, box, exec string) (rest.Exec, error) {
+	u, err := c.exec(box, exec, "wait")
+	if err != nil {
+		return rest.Exec{}, err
+	}
+	return await[rest.Exec](ctx, c, u)
 }
 
 // KillExec sends a signal to an exec.

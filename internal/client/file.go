@@ -33,6 +33,18 @@ func with(u *url.URL, name, value string) {
 	u.RawQuery += "&" + url.Values{name: {value}}.Encode()
 }
 
+// part adds which part of a file is meant; 0 is from its start, or to its end.
+func part(u *url.URL, offset, limit int64) {
+	for _, p := range []struct {
+		name string
+		n    int64
+	}{{"offset", offset}, {"limit", limit}} {
+		if p.n != 0 {
+			with(u, p.name, strconv.FormatInt(p.n, 10))
+		}
+	}
+}
+
 // StatFile describes a file of a box.
 func (c *Client) StatFile(ctx context.Context, id, name string, o taisandbox.FileOptions) (taisandbox.FileInfo, error) {
 	u, err := c.fileURL(id, name, o, "files", "stat")
@@ -75,11 +87,7 @@ func (c *Client) ReadFile(ctx context.Context, id, name string, o taisandbox.Fil
 	if err != nil {
 		return nil, taisandbox.FileInfo{}, err
 	}
-	for field, n := range map[string]int64{"offset": o.Offset, "limit": o.Limit} {
-		if n != 0 {
-			with(&u, field, strconv.FormatInt(n, 10))
-		}
-	}
+	part(&u, o.Offset, o.Limit)
 	resp, err := c.send(ctx, http.MethodGet, u, nil)
 	if err != nil {
 		return nil, taisandbox.FileInfo{}, err

@@ -39,8 +39,7 @@ func (c *Client) LoadImage(ctx context.Context, archive io.Reader, name string) 
 
 // ListImages returns the images of the node, the built-in one first.
 func (c *Client) ListImages(ctx context.Context) ([]rest.Image, error) {
-	l, err := call[rest.ImageList](ctx, c, http.MethodGet, c.at("v1", "images"), nil)
-	return l.Items, err
+	return list[rest.Image](ctx, c, c.at("v1", "images"), url.Values{})
 }
 
 // GetImage returns an image by name or digest.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/taibox/taibox/api/rest"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -11,13 +12,12 @@ import (
 
 // CreateKey makes an API key. Its secret is in the answer and nowhere else.
 func (c *Client) CreateKey(ctx context.Context, req rest.CreateKey) (rest.NewKey, error) {
-	return call[rest.NewKey](ctx, c, http.MethodPost, c.at("v1", "keys"), req)
+	return call[rest.NewKey](ctx, c, http.MethodPost, c.at("v1", "keys"), req, idempotent(req.IdempotencyKey)...)
 }
 
 // ListKeys returns all API keys, oldest first.
 func (c *Client) ListKeys(ctx context.Context) ([]rest.Key, error) {
-	l, err := call[rest.KeyList](ctx, c, http.MethodGet, c.at("v1", "keys"), nil)
-	return l.Items, err
+	return list[rest.Key](ctx, c, c.at("v1", "keys"), url.Values{})
 }
 
 // RemoveKey ends an API key at once.

@@ -194,12 +194,8 @@ func (s *stream) again(ctx context.Context, dial func() (*wsconn.Conn, error)) (
 		case time.Now().Add(wait).After(end):
 			return nil, fmt.Errorf("gave up after %v: %w", s.lease, err)
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil, context.Cause(ctx)
-		case <-t.C:
+		if err := pause(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
 }

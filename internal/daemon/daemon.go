@@ -70,7 +70,8 @@ type Config struct {
 	MaxPerOwner, MaxPerImage, MaxPerNode int           // likewise
 	OrphanAfter                          time.Duration // boxes of other instances are stopped then; 0 = never
 	Defaults                             server.Defaults
-	Max                                  server.Limits // of one box
+	MaxWorkspacesPerOwner                int           // 0 = no limit
+	Max                                  server.Limits // of one box or workspace
 
 	// Traces opens what makes and sends the spans of an instance's server, and
 	// ends it. Default none.
@@ -181,7 +182,7 @@ func manage(ctx context.Context, cfg *Config, n *node.Node) (*sandbox.Manager, *
 	if err := n.Register(nodes); err != nil {
 		return nil, nil, err
 	}
-	workspaces, err := workspace.New(workspace.Config{Registry: nodes, Logger: cfg.Logger})
+	workspaces, err := workspace.New(workspace.Config{Registry: nodes, MaxPerOwner: cfg.MaxWorkspacesPerOwner, Logger: cfg.Logger})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -50,7 +50,12 @@ type Key struct {
 	Verbs   []string  `json:"verbs,omitempty"` // none: all
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires,omitzero"` // zero: never
+	// Once, if set, names the request that made the key: there is one key of it.
+	Once string `json:"once,omitempty"`
 }
+
+// ErrRepeated reports a request that has made a key before.
+var ErrRepeated = fmt.Errorf("the request has made a key: %w", errdefs.ErrAlreadyExists)
 
 // Expired reports whether the key's time is over.
 func (k *Key) Expired() bool { return !k.Expires.IsZero() && !time.Now().Before(k.Expires) }
@@ -154,7 +159,8 @@ const (
 )
 
 // Create makes a key like k, whose ID and time it sets, and returns it with
-// the secret that proves it.
+// the secret that proves it. If there is a key of the same [Key.Once] already,
+// it returns that one and [ErrRepeated].
 func (s *Store) Create(k Key) (Key, string, error) {
 	var id [8]byte
 	var secret [secretLen]byte
@@ -163,10 +169,15 @@ func (s *Store) Create(k Key) (Key, string, error) {
 	name := hex.EncodeToString(id[:])
 	token := prefix + name + "_" + encoding.EncodeToString(secret[:])
 	k.ID, k.Created, k.Verbs = idPrefix+name, time.Now().UTC(), slices.Clone(k.Verbs)
-	e := newEntry(k, sha256.Sum256([]byte(token)))
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, old := range s.keys {
+		if k.Once != "" && old.key.Once == k.Once {
+			return old.key, "", ErrRepeated
+		}
+	}
+	e := newEntry(k, sha256.Sum256([]byte(token)))
 	s.keys[k.ID] = e
 	if err := s.saveLocked(); err != nil {
 		e.stop()

@@ -153,3 +153,35 @@ func TestDamaged(t *testing.T) {
 		}
 	}
 }
+
+// TestOnce: a request makes one key, and is known again after a restart. The
+// key's removal forgets it.
+func TestOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	s := open(t, path)
+	k, _, err := s.Create(keystore.Key{Owner: "u1", Once: "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time from disk
+		got, token, err := s.Create(keystore.Key{Admin: true, Once: "r1"})
+		if !errors.Is(err, keystore.ErrRepeated) || token != "" || got.ID != k.ID {
+			t.Errorf("%+v %q %v", got, token, err)
+		}
+		if n := len(s.List()); n != 1 {
+			t.Errorf("%d keys", n)
+		}
+		s = open(t, path)
+	}
+	for _, once := range []string{"", "", "r2"} {
+		if _, _, err := s.Create(keystore.Key{Owner: "u1", Once: once}); err != nil {
+			t.Errorf("%q: %v", once, err)
+		}
+	}
+	if _, err := s.Remove(k.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Create(keystore.Key{Owner: "u1", Once: "r1"}); err != nil {
+		t.Errorf("after its removal: %v", err)
+	}
+}

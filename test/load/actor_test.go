@@ -217,7 +217,9 @@ func (a *actor) get(ctx context.Context, id string) (rest.Box, error) {
 	}
 }
 
+// drop forgets a box that is gone.
 func (a *actor) drop(b *box) {
+	b.running = false
 	a.boxes = slices.DeleteFunc(a.boxes, func(x *box) bool { return x == b })
 }
 
