@@ -42,6 +42,7 @@ type Server struct {
 	oom     oomCounter
 
 	mu       sync.Mutex
+	parting  bool // the process is about to end
 	box      string
 	end      *os.File // for why the box ended itself; nil if not known
 	execs    map[string]*exec
@@ -140,6 +141,9 @@ const farewell = time.Second
 
 // say waits until the connections have said what they had to, or for limit.
 func (s *Server) say(limit time.Duration) {
+	s.mu.Lock()
+	s.parting = true
+	s.mu.Unlock()
 	said := make(chan struct{})
 	go func() {
 		s.conns.Wait()
@@ -158,7 +162,7 @@ func (s *Server) accept() {
 	for {
 		c, err := s.cfg.Listener.Accept()
 		if err == nil {
-			s.conns.Go(func() { s.serve(c) })
+			s.take(c)
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -170,6 +174,18 @@ func (s *Server) accept() {
 		case <-time.After(acceptPause):
 		}
 	}
+}
+
+// take serves a connection. One that comes when the process is about to end is
+// not waited for.
+func (s *Server) take(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parting {
+		go s.serve(c)
+		return
+	}
+	s.conns.Go(func() { s.serve(c) })
 }
 
 // serve answers one connection. Nothing that goes wrong in it ends the process.
