@@ -12,6 +12,7 @@ import (
 
 	"github.com/taibox/taibox/internal/reason"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // Box is a handle to a box. It stays valid until the box is removed, and never
@@ -40,20 +41,20 @@ type Box struct {
 	once    oneShot
 
 	// What the policy goes by, with times on the manager's clock.
-	at         time.Duration       // when the box is looked at next
-	place      int                 // in the agenda, from 1; 0 if it is not in it
-	born       time.Duration       // created
-	adopted    time.Duration       // recovered; 0 if we made it
-	uses       map[string]int      // calls and streams, by what they are
-	commands   map[string]struct{} // that run, as far as we heard
-	lastUse    time.Time           // the newest time of a command that the node told
-	beatUntil  time.Duration       // the last active heartbeat counts
-	idleAfter  time.Duration       // its node said that it was busy: no sooner
-	retryAt    time.Duration       // what was due failed: no sooner
-	stopping   *flight             // being stopped because it is idle
-	stopReason string              // why we end or ended it; "" for what the node says
+	at         time.Duration     // when the box is looked at next
+	place      int               // in the agenda, from 1; 0 if it is not in it
+	born       time.Duration     // created
+	adopted    time.Duration     // recovered; 0 if we made it
+	uses       map[string]int    // calls and streams, by what they are
+	commands   map[string]string // that keep it busy, as far as we heard: how to say it, by exec ID
+	lastUse    time.Time         // the newest time of a command that the node told
+	beatUntil  time.Duration     // the last active heartbeat counts
+	idleAfter  time.Duration     // its node said that it was busy: no sooner
+	retryAt    time.Duration     // what was due failed: no sooner
+	stopping   *flight           // being stopped because it is idle
+	stopReason string            // why we end or ended it; "" for what the node says
 
-	workplace string // the workspace bound to this handle; "" for its own
+	workplace *workspace.Workspace // bound to this handle; nil for its own
 }
 
 // ID returns the box's ID.
@@ -125,10 +126,11 @@ func (b *Box) measure(ctx context.Context) error {
 	return nil
 }
 
-// listen asks which commands run, if any do.
+// listen asks which commands run, if any do. What ended ones left behind is in
+// no other count.
 func (b *Box) listen(ctx context.Context) error {
 	b.m.mu.Lock()
-	any := b.info.State == taisandbox.StateRunning && b.info.RunningExecs > 0 || len(b.commands) > 0
+	any := b.info.State == taisandbox.StateRunning && (b.info.RunningExecs > 0 || b.keepAlive) || len(b.commands) > 0
 	b.m.mu.Unlock()
 	if !any {
 		return nil
@@ -163,7 +165,7 @@ func (b *Box) Snapshot() BoxInfo {
 		Entrypoint: slices.Clone(i.Entrypoint), Cmd: slices.Clone(i.Cmd), WorkDir: i.WorkDir, User: i.User,
 		Memory: i.MemoryBytes, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: slices.Clone(i.Devices),
 		WorkspaceID: b.workspaceID, Mounts: mountsOf(i.Mounts),
-		IdleTimeout: b.idleTimeout, MaxLifetime: b.maxLifetime, StopTimeout: b.stopTimeout, Phases: slices.Clone(i.Phases),
+		IdleTimeout: b.idleTimeout, KeepAlive: b.keepAlive, MaxLifetime: b.maxLifetime, StopTimeout: b.stopTimeout, Phases: slices.Clone(i.Phases),
 	}
 	switch i.State {
 	case taisandbox.StateRunning:

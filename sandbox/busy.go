@@ -11,6 +11,7 @@ import (
 // What keeps a box busy, as [BoxInfo.Busy] says it.
 func useExec(id string) string   { return "exec " + id }
 func useStream(id string) string { return "stream of exec " + id }
+func useLeft(id string) string   { return "left by exec " + id }
 
 // use admits a call that keeps the box awake until done. A box that its policy
 // is just ending refuses it; otherwise the box does not end under it, but by

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -222,6 +223,72 @@ func TestH01NotBusy(t *testing.T) {
 		must(t, s.Close())
 		pass(24 * time.Hour)
 		r.want("x")
+	})
+}
+
+// With KeepAlive the entrypoint and what an ended command left behind keep a
+// box, also of a manager that did not see them begin.
+func TestH01KeepAlive(t *testing.T) {
+	const work = 3 * idle
+	entrypoint := []string{"sleep", "1800"}
+	o := sessionBox
+	o.KeepAlive = true
+	withEntrypoint := o
+	withEntrypoint.Entrypoint = &entrypoint
+	for name, c := range map[string]struct {
+		o    sandbox.CreateOptions
+		cmd  []string
+		busy string
+		late time.Duration // what nobody tells the end of is seen when the box is looked at next
+	}{
+		"entrypoint": {withEntrypoint, []string{"true"}, "exec entrypoint", 0},
+		"left":       {o, []string{"spawn", "1800", "1", "session"}, "left by exec e1", idle},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
+				at(t, func(t *testing.T) {
+					r := newRig(t)
+					b := r.create(c.o)
+					_, err := b.Exec(t.Context(), c.cmd, sandbox.WithExecID("e1"))
+					must(t, err)
+					if restart {
+						pass(time.Minute)
+						r.restart()
+						b, err = r.m.Get(t.Context(), "x")
+						must(t, err)
+					}
+					pass(2 * idle)
+					info, err := b.Info(t.Context())
+					must(t, err)
+					if got := strings.Join(info.Busy, ", "); got != c.busy || !info.KeepAlive {
+						t.Errorf("busy with %q, want %q; kept alive is %v", got, c.busy, info.KeepAlive)
+					}
+					pass(work + idle - 3*idle)
+					r.want("x")
+					pass(idle - 2*time.Minute)
+					r.want("x")
+					pass(c.late + 2*time.Minute)
+					r.want()
+				})
+			})
+		}
+	}
+	// What is told of as gone counts to then, whoever asked.
+	at(t, func(t *testing.T) {
+		r := newRig(t)
+		b := r.create(o)
+		_, err := b.Exec(t.Context(), []string{"spawn", "1195", "1", "session"})
+		must(t, err)
+		pass(2*idle - 2*time.Second)
+		info, err := b.Info(t.Context())
+		must(t, err)
+		if len(info.Busy) > 0 {
+			t.Errorf("busy with %v", info.Busy)
+		}
+		pass(idle - time.Second)
+		r.want("x")
+		pass(2 * time.Second)
+		r.want()
 	})
 }
 

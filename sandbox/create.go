@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"time"
 	"unicode"
@@ -13,19 +14,24 @@ import (
 	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/internal/tracing"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // Bounds of names that callers choose freely.
 const (
 	maxOwnerLen = 256
-	maxKeyLen   = 255
+	maxKeyLen   = 256
 )
+
+// envID tells a box its ID.
+const envID = "YAO_SANDBOX_ID"
 
 // blueprint is a checked request for a box.
 type blueprint struct {
 	identity
-	spec taisandbox.Spec
-	node taisandbox.Sandbox
+	spec       taisandbox.Spec
+	node       taisandbox.Sandbox
+	workspaces []*workspace.Workspace // those that are meant by their IDs
 }
 
 // Create makes a box and starts it. Everything is checked before anything is
@@ -99,6 +105,11 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 	if opts.Labels == nil {
 		opts.Labels = map[string]string{}
 	}
+	if _, set := opts.Env[envID]; !set {
+		env := map[string]string{envID: opts.ID}
+		maps.Copy(env, opts.Env)
+		opts.Env = env
+	}
 	if opts.Policy == "" {
 		opts.Policy = Session
 	}
@@ -132,9 +143,9 @@ func (m *Manager) plan(given *CreateOptions) (*blueprint, error) {
 		}
 	}
 
-	p := &blueprint{identity: identity{
+	p := &blueprint{workspaces: opts.Workspaces, identity: identity{
 		id: opts.ID, owner: opts.Owner, nodeID: opts.NodeID, attempt: taisandbox.NewID(""),
-		policy: opts.Policy, labels: opts.Labels, noStart: opts.NoStart, workspaceID: opts.WorkspaceID,
+		policy: opts.Policy, labels: opts.Labels, noStart: opts.NoStart, keepAlive: opts.KeepAlive, workspaceID: opts.WorkspaceID,
 		idleTimeout: opts.IdleTimeout, maxLifetime: opts.MaxLifetime, stopTimeout: opts.StopTimeout,
 	}}
 	p.spec = taisandbox.Spec{

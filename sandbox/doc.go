@@ -24,6 +24,8 @@
 // outlives the box, and is not deleted while the box is there; any number of
 // boxes can have it. [Box.Workspace] reaches its files from outside.
 //
+// In a box the variable YAO_SANDBOX_ID is its ID, unless the caller set it.
+//
 // [Manager.Events] tells what happens, in order and with reasons; the last few
 // thousand events are kept for a reader that comes back, see
 // [Manager.EventsSince].
@@ -47,7 +49,9 @@
 // under way, for a minute after an active [Manager.Heartbeat], and while there
 // is a [Box.Lease]. Not busy by themselves are an entrypoint that runs by
 // itself (one that the caller runs is a command), children of commands that
-// ended, and whoever only looks: Info, lists, logs, statistics, events.
+// ended, and whoever only looks: Info, lists, logs, statistics, events. With
+// KeepAlive the entrypoint and the children count too; of these no node tells
+// the end, so that idle time begins when they are seen to be gone.
 // [BoxInfo.Busy] says what keeps a box. Start and Stop are activity.
 //
 // Right before a box is stopped for idleness its node is asked whether

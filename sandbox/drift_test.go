@@ -129,40 +129,47 @@ func TestG14Drift(t *testing.T) {
 	})
 }
 
+// Removes, stops, the end of its one command and its max lifetime befall a box
+// at the same instant.
 func TestG16StopRacesRemove(t *testing.T) {
 	for range 20 {
-		r := newRig(t)
-		b := r.create(sandbox.CreateOptions{ID: "x", Policy: sandbox.OneShot})
-		events, err := r.m.Events(t.Context())
-		must(t, err)
-		for _, err := range parallel(60, func(i int) error {
-			switch i % 3 {
-			case 0:
-				return b.Remove(t.Context())
-			case 1:
-				return b.Stop(t.Context())
-			}
-			_, err := b.Exec(t.Context(), []string{"true"})
-			if errors.Is(err, sandbox.ErrRemoving) || errors.Is(err, sandbox.ErrNotRunning) || errors.Is(err, sandbox.ErrExecLost) {
-				return nil
-			}
-			return err
-		}) {
-			if err != nil && !errors.Is(err, sandbox.ErrNotFound) {
-				t.Error(err)
-			}
+		at(t, raceToTheEnd)
+	}
+}
+
+func raceToTheEnd(t *testing.T) {
+	r := newRig(t)
+	b := r.create(sandbox.CreateOptions{ID: "x", Policy: sandbox.OneShot, MaxLifetime: time.Minute})
+	events, err := r.m.Events(t.Context())
+	must(t, err)
+	time.Sleep(time.Minute) // and not a moment longer
+	for _, err := range parallel(60, func(i int) error {
+		switch i % 3 {
+		case 0:
+			return b.Remove(t.Context())
+		case 1:
+			return b.Stop(t.Context())
 		}
-		r.want()
-		must(t, r.m.Close())
-		removed := 0
-		for ev := range events {
-			if ev.Type == sandbox.EventRemoved {
-				removed++
-			}
+		_, err := b.Exec(t.Context(), []string{"true"})
+		if errors.Is(err, sandbox.ErrRemoving) || errors.Is(err, sandbox.ErrNotRunning) || errors.Is(err, sandbox.ErrExecLost) {
+			return nil
 		}
-		if removed != 1 {
-			t.Errorf("it was removed %d times", removed)
+		return err
+	}) {
+		if err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+			t.Error(err)
 		}
+	}
+	r.want()
+	must(t, r.m.Close())
+	removed := 0
+	for ev := range events {
+		if ev.Type == sandbox.EventRemoved {
+			removed++
+		}
+	}
+	if removed != 1 {
+		t.Errorf("it was removed %d times", removed)
 	}
 }
 

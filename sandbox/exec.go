@@ -32,6 +32,7 @@ func (b *Box) Exec(ctx context.Context, cmd []string, opts ...ExecOption) (*Exec
 		Stdout: string(res.Stdout), Stderr: string(res.Stderr),
 		ExecID: res.ID, Signal: res.Signal, Reason: res.Reason, Error: res.Error,
 		DurationMs: res.Ended.Sub(res.Started).Milliseconds(), Truncated: res.OutputTruncated,
+		StdoutOmitted: res.StdoutOmitted, StderrOmitted: res.StderrOmitted,
 	}
 	if r.ExitCode, err = exitCode(&res.ExecInfo); err != nil {
 		return r, b.failed("exec in", err)

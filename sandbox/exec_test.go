@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -38,7 +39,8 @@ func TestA13Reasons(t *testing.T) {
 			sandbox.ExecResult{ExitCode: 143, Reason: "timeout", Signal: "SIGTERM", DurationMs: 1000},
 		},
 		{"duration", []string{"sleep", "2"}, nil, sandbox.ExecResult{Reason: "exit", DurationMs: 2000}},
-		{"truncated", []string{"yes", "1000"}, []sandbox.ExecOption{sandbox.WithMaxOutput(4)}, sandbox.ExecResult{Reason: "exit", Stdout: "y\ny\n", Truncated: true}},
+		{"truncated", []string{"yes", "1000"}, []sandbox.ExecOption{sandbox.WithMaxOutput(4)}, sandbox.ExecResult{Reason: "exit", Stdout: "y\ny\n", Truncated: true, StdoutOmitted: taisandbox.Omission{At: 2, Bytes: 996}}},
+		{"merged", []string{"both", "4"}, []sandbox.ExecOption{sandbox.WithMergedOutput()}, sandbox.ExecResult{Reason: "exit", Stdout: "1\n2\n3\n4\n"}},
 		{"user", []string{"id"}, []sandbox.ExecOption{sandbox.WithUser("1000")}, sandbox.ExecResult{Reason: "exit", Stdout: "1000\n"}},
 		{"dir", []string{"pwd"}, []sandbox.ExecOption{sandbox.WithWorkDir("/tmp")}, sandbox.ExecResult{Reason: "exit", Stdout: "/tmp\n"}},
 		{"tty", []string{"tty"}, []sandbox.ExecOption{sandbox.WithTTY(taisandbox.Size{Cols: 132, Rows: 43})}, sandbox.ExecResult{Reason: "exit", Stdout: "/dev/pts/0\r\n"}},
@@ -203,4 +205,30 @@ func TestMissingFeature(t *testing.T) {
 	wantErr(t, err, sandbox.ErrUnsupported)
 	_, err = b.Info(t.Context())
 	must(t, err)
+}
+
+// A box knows its ID, and the caller has the last word.
+func TestIDInBox(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"ours":   {map[string]string{"K": "v"}, "x"},
+		"theirs": {map[string]string{"YAO_SANDBOX_ID": "other"}, "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			entrypoint := []string{"env"}
+			b := r.create(sandbox.CreateOptions{ID: "x", Env: c.env, Entrypoint: &entrypoint, NoStart: true})
+			exec, err := b.Exec(t.Context(), []string{"env"})
+			must(t, err)
+			run, err := b.Exec(t.Context(), nil, sandbox.WithEntrypoint())
+			must(t, err)
+			for what, got := range map[string]string{"exec": exec.Stdout, "entrypoint": run.Stdout} {
+				if !slices.Contains(strings.Split(got, "\n"), "YAO_SANDBOX_ID="+c.want) {
+					t.Errorf("%s: the environment is %q", what, got)
+				}
+			}
+		})
+	}
 }

@@ -62,13 +62,17 @@ func (k *keyring) remove(e *keyEntry) {
 // hashRequest returns what labels keep of a key and of the options it came
 // with: hashes, since both may hold secrets. Keys of different owners differ.
 func hashRequest(opts *CreateOptions) (key, body string) {
+	key = hash([]byte(opts.Owner + "\x00" + opts.IdempotencyKey))
+	if len(opts.IdempotencyBody) > 0 {
+		return key, hash(opts.IdempotencyBody)
+	}
 	o := *opts
 	o.IdempotencyKey = ""
 	b, err := json.Marshal(&o)
 	if err != nil {
 		panic(fmt.Sprintf("sandbox: options cannot be encoded: %v", err)) // no value of their types can do that
 	}
-	return hash([]byte(opts.Owner + "\x00" + opts.IdempotencyKey)), hash(b)
+	return key, hash(b)
 }
 
 func hash(b []byte) string {

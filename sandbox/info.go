@@ -51,11 +51,13 @@ type BoxInfo struct {
 	Mounts      []Mount // all, that of WorkspaceID too
 
 	IdleTimeout time.Duration // 0 = none
+	KeepAlive   bool
 	MaxLifetime time.Duration // 0 = none
 	StopTimeout time.Duration
 	// Busy says what keeps a running box from being idle, by name: "exec …",
-	// "stream of exec …", "heartbeat", "lease" and calls under way. Info asks
-	// the node; a Snapshot knows what was heard.
+	// "stream of exec …", "heartbeat", "lease" and calls under way; with
+	// KeepAlive "exec entrypoint" and "left by exec …" too. Info asks the node;
+	// a Snapshot knows what was heard.
 	Busy   []string
 	Phases []taisandbox.Phase // where the time of the create went, in order
 }
@@ -73,6 +75,8 @@ type ExecResult struct {
 	Error      string                // why it could not be started; ExitCode is then 126 or 127
 	DurationMs int64
 	Truncated  bool // there was more output than [WithMaxOutput]
+	// What that left out of Stdout and Stderr.
+	StdoutOmitted, StderrOmitted taisandbox.Omission
 }
 
 // ExecStream is a command that runs. Read Stdout and Stderr to their ends or

@@ -12,22 +12,25 @@ import (
 
 // The labels by which a manager finds its boxes again.
 const (
-	labelManagedBy   = "managed-by"
+	labelManagedBy   = taisandbox.LabelManagedBy
 	labelID          = "sandbox-id"
 	labelOwner       = "sandbox-owner"
 	labelNode        = "sandbox-node-id"
 	labelPolicy      = "sandbox-policy"
 	labelWorkspace   = "workspace-id"
-	labelInstance    = reservedPrefix + "instance"
+	labelInstance    = taisandbox.LabelInstance
 	labelAttempt     = reservedPrefix + "attempt" // names the one create that made the box
 	labelStopTimeout = reservedPrefix + "stop-timeout"
 	labelIdleTimeout = reservedPrefix + "idle-timeout" // absent: none
 	labelMaxLifetime = reservedPrefix + "max-lifetime" // absent: none
 	labelNoStart     = reservedPrefix + "no-start"
-	labelKey         = reservedPrefix + "idempotency" // "<key's hash>:<options' hash>"
+	labelKeepAlive   = reservedPrefix + "keep-alive"
+	// labelWorkspaceMade says when the workspace was created: its ID may come to another one.
+	labelWorkspaceMade = reservedPrefix + "workspace-created"
+	labelKey           = reservedPrefix + "idempotency" // "<key's hash>:<options' hash>"
 
 	reservedPrefix = "taibox-"
-	managedBy      = "taibox-sandbox"
+	managedBy      = taisandbox.ManagedBy
 )
 
 func reserved(label string) bool {
@@ -50,9 +53,10 @@ type identity struct {
 	labels                     map[string]string // the caller's own
 	idleTimeout, maxLifetime   time.Duration     // 0 = none
 	stopTimeout                time.Duration
-	noStart                    bool
-	workspaceID                string // empty without one
-	key, body                  string // hashes; empty without an idempotency key
+	noStart, keepAlive         bool
+	workspaceID                string    // empty without one
+	workspaceMade              time.Time // zero if that was not noted
+	key, body                  string    // hashes; empty without an idempotency key
 }
 
 func (i *identity) encode(instance string) map[string]string {
@@ -74,8 +78,12 @@ func (i *identity) encode(instance string) map[string]string {
 	if i.noStart {
 		l[labelNoStart] = "true"
 	}
+	if i.keepAlive {
+		l[labelKeepAlive] = "true"
+	}
 	if i.workspaceID != "" {
 		l[labelWorkspace] = i.workspaceID
+		l[labelWorkspaceMade] = i.workspaceMade.Format(time.RFC3339Nano)
 	}
 	if i.key != "" {
 		l[labelKey] = i.key + ":" + i.body
@@ -88,7 +96,7 @@ func (i *identity) encode(instance string) map[string]string {
 func decode(id, nodeID string, labels map[string]string) (identity, error) {
 	i := identity{
 		id: id, nodeID: nodeID, owner: labels[labelOwner], attempt: labels[labelAttempt],
-		policy: LifecyclePolicy(labels[labelPolicy]), noStart: labels[labelNoStart] == "true",
+		policy: LifecyclePolicy(labels[labelPolicy]), noStart: labels[labelNoStart] == "true", keepAlive: labels[labelKeepAlive] == "true",
 		workspaceID: labels[labelWorkspace],
 		labels:      maps.Clone(labels),
 	}
@@ -96,6 +104,12 @@ func decode(id, nodeID string, labels map[string]string) (identity, error) {
 	i.key, i.body, _ = strings.Cut(labels[labelKey], ":")
 
 	errs := []error{i.policy.Validate()}
+	if text, there := labels[labelWorkspaceMade]; there {
+		var err error
+		if i.workspaceMade, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			errs = append(errs, fmt.Errorf("label %s: %w", labelWorkspaceMade, err))
+		}
+	}
 	for _, d := range []struct {
 		label string
 		value *time.Duration

@@ -105,7 +105,7 @@ func TestI01InvalidCreate(t *testing.T) {
 		"memory": {Memory: -1}, "tiny_memory": {Memory: 1}, "cpus": {CPUs: -1}, "nan_cpus": {CPUs: math.NaN()}, "inf_cpus": {CPUs: math.Inf(1), IdempotencyKey: "k"},
 		"pids": {Pids: -1}, "files": {OpenFiles: 1 << 40}, "dir": {WorkDir: "tmp"}, "user": {User: "a b"}, "env": {Env: map[string]string{"A=B": "c"}},
 		"policy": {Policy: "forever"}, "stop_timeout": {StopTimeout: -1}, "owner": {Owner: "a\nb"}, "long_owner": {Owner: strings.Repeat("x", 1000)},
-		"key": {IdempotencyKey: strings.Repeat("k", 256)}, "our_label": {Labels: map[string]string{"sandbox-owner": "bob"}},
+		"key": {IdempotencyKey: strings.Repeat("k", 257)}, "our_label": {Labels: map[string]string{"sandbox-owner": "bob"}},
 		"our_prefix": {Labels: map[string]string{"taibox-x": ""}}, "label": {Labels: map[string]string{"a b": ""}}, "isolation": {Isolation: "paper"},
 		"network": {Network: "all"}, "hostname": {Hostname: "a b"}, "tmpfs": {Tmpfs: []string{"x"}}, "host": {ExtraHosts: []string{"x"}},
 	}

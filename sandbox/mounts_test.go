@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/taibox/taibox/tai"
 	"github.com/taibox/taibox/tai/registry"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume"
 	"github.com/taibox/taibox/tai/volume/local"
 	"github.com/taibox/taibox/workspace"
 )
@@ -236,6 +239,137 @@ func TestDeleteWhileCreating(t *testing.T) {
 	}
 	if _, err := b.Workspace().ReadDir("."); err != nil {
 		t.Errorf("the workspace: %v", err)
+	}
+}
+
+// A request stays with the workspaces that it means: not with later ones that
+// have their IDs, however long it waited for its turn.
+func TestJ05WorkspacesOfARequest(t *testing.T) {
+	at(t, func(t *testing.T) {
+		s := newStudio(t)
+		ctx := t.Context()
+		s.workspace(workspace.CreateOptions{ID: "busy", Node: node})
+		s.workspace(workspace.CreateOptions{ID: "proj", Node: node, Owner: "u1"})
+		o := in("")
+		for _, id := range []string{"busy", "proj"} {
+			w, err := s.ws.Get(ctx, id)
+			must(t, err)
+			o.Mounts = append(o.Mounts, sandbox.Mount{WorkspaceID: id, Target: "/" + id})
+			o.Workspaces = append(o.Workspaces, w)
+		}
+		release, err := s.ws.Hold(ctx, "busy")
+		must(t, err)
+		deleting, cancel := context.WithCancelCause(ctx)
+		go s.ws.Delete(deleting, "busy")
+		synctest.Wait()
+		created := make(chan error, 1)
+		go func() {
+			_, err := s.m.Create(ctx, o)
+			created <- err
+		}()
+		synctest.Wait() // for the delete, which waits for the hold
+		must(t, s.ws.Delete(ctx, "proj"))
+		time.Sleep(time.Second)
+		s.workspace(workspace.CreateOptions{ID: "proj", Node: node, Owner: "u2"})
+		cancel(nil)
+		synctest.Wait()
+		release()
+		wantErr(t, <-created, workspace.ErrNotFound)
+		s.want()
+
+		o.Workspaces[1], err = s.ws.Get(ctx, "proj")
+		must(t, err)
+		_, err = s.m.Create(ctx, o)
+		must(t, err)
+	})
+}
+
+// pinHook stands between the manager and its node's volume.
+type pinHook struct {
+	volume.Volume
+	pin func()
+}
+
+func (h *pinHook) Pin(ctx context.Context, id string, created time.Time) (volume.Volume, error) {
+	h.pin()
+	return h.Volume.Pin(ctx, id, created)
+}
+
+// Creates that mount the same workspaces in another order, and deletes of
+// these, do not wait for each other for ever.
+func TestMountsInAnyOrder(t *testing.T) {
+	at(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, context.DeadlineExceeded)
+		defer cancel()
+		vol, err := local.Open(ctx, local.Config{Dir: t.TempDir()})
+		must(t, err)
+		open := make(chan struct{})
+		close(open)
+		gate := open // closed: whoever holds a workspace goes on
+		d := fake.New()
+		client := tai.NewClient(d, d, tai.WithVolume(&pinHook{vol, func() { <-gate }}))
+		t.Cleanup(func() { must(t, client.Close()) })
+		s := &studio{rig: &rig{t: t, d: d, reg: registry.New(), cfg: sandbox.DefaultConfig()}}
+		must(t, s.reg.Register(registry.TaiNode{NodeSnapshot: registry.NodeSnapshot{TaiID: node, Runtime: "fake"}, Client: client}))
+		s.ws, err = workspace.New(workspace.Config{Registry: s.reg})
+		must(t, err)
+		s.cfg.Workspaces = s.ws
+		s.m = s.manager()
+		for _, id := range []string{"a", "b"} {
+			s.workspace(workspace.CreateOptions{ID: id, Node: node})
+		}
+		gate = make(chan struct{})
+		ended := make(chan error, 4)
+		for _, ids := range [][]string{{"a", "b"}, {"b", "a"}} {
+			o := in("")
+			for _, id := range ids {
+				o.Mounts = append(o.Mounts, sandbox.Mount{WorkspaceID: id, Target: "/" + id})
+			}
+			go func() {
+				_, err := s.m.Create(ctx, o)
+				ended <- err
+			}()
+		}
+		synctest.Wait() // each holds its first
+		for _, id := range []string{"a", "b"} {
+			go func() { ended <- s.ws.Delete(ctx, id) }()
+		}
+		synctest.Wait()
+		close(gate)
+		for range cap(ended) {
+			if err := <-ended; err != nil && !errors.Is(err, workspace.ErrNotFound) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A box's files stay with the workspace that they were of.
+func TestJ05WorkspacesOfABox(t *testing.T) {
+	s := newStudio(t)
+	ctx := t.Context()
+	for _, id := range []string{"own", "bound"} {
+		s.workspace(workspace.CreateOptions{ID: id, Node: node})
+	}
+	b, err := s.m.Create(ctx, in("own"))
+	must(t, err)
+	s.restart()
+	recovered, err := s.m.Get(ctx, b.ID())
+	must(t, err)
+	b, err = s.m.Create(ctx, in("own"))
+	must(t, err)
+	must(t, b.BindWorkplace(ctx, "bound"))
+	must(t, recovered.Remove(ctx))
+	must(t, b.Remove(ctx))
+	for _, id := range []string{"own", "bound"} {
+		must(t, s.ws.Delete(ctx, id))
+		s.workspace(workspace.CreateOptions{ID: id, Node: node})
+		must(t, s.ws.WriteFile(ctx, id, "f", []byte("theirs"), 0))
+	}
+	for name, fsys := range map[string]fs.ReadFileFS{"own": b.Workspace(), "recovered": recovered.Workspace(), "bound": b.Workplace()} {
+		if data, err := fsys.ReadFile("f"); !errors.Is(err, workspace.ErrNotFound) {
+			t.Errorf("%s: there is %q, %v", name, data, err)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/workspace"
 )
 
 // LifecyclePolicy says how a box comes to its end.
@@ -42,7 +43,7 @@ type CreateOptions struct {
 	Image      string            // required; a reference or the built-in "hostfs"
 	WorkDir    string            // default where the workspace is; without one the image's, else /workspace
 	User       string            // user[:group]; default the image's, else root
-	Env        map[string]string // added to the image's
+	Env        map[string]string // added to the image's; YAO_SANDBOX_ID, if it is not here, is the ID
 	Hostname   string            // default the ID
 	ExtraHosts []string          // "name:address"
 	Entrypoint *[]string         // replaces the image's; a pointer to an empty slice means none
@@ -65,11 +66,19 @@ type CreateOptions struct {
 	// Mounts are further workspaces, of the same node, and directories of the
 	// node's machine.
 	Mounts []Mount `json:",omitempty"`
+	// Workspaces are the very ones that WorkspaceID and Mounts mean, as
+	// [workspace.Manager.Get] returned them. If another has the ID of one
+	// meanwhile, Create is [workspace.ErrNotFound]. An ID that none here has
+	// means whichever workspace has it.
+	Workspaces []*workspace.Workspace `json:"-"`
 
 	Policy LifecyclePolicy // default Session
 	// IdleTimeout is how long a Session or LongRunning box may be idle; 0 =
 	// for ever. The other policies do not look at it.
 	IdleTimeout time.Duration
+	// KeepAlive: the box is not idle either while its entrypoint runs, or what
+	// an ended command left behind.
+	KeepAlive bool `json:",omitempty"`
 	// MaxLifetime is how long after its creation a box is removed, whatever it
 	// does, unless it is Persistent; 0 = never.
 	MaxLifetime time.Duration
@@ -80,6 +89,9 @@ type CreateOptions struct {
 	// others is [ErrIdempotencyKey]. So it is after the box was removed, as
 	// long as the manager runs.
 	IdempotencyKey string
+	// IdempotencyBody, if it is not empty, is what is compared in place of the
+	// options: for who fills in defaults, which may be others for the repeat.
+	IdempotencyBody []byte `json:"-"`
 }
 
 // clone returns a copy that shares nothing with the caller's.
@@ -87,7 +99,8 @@ func (o *CreateOptions) clone() CreateOptions {
 	c := *o
 	c.Labels, c.Env = maps.Clone(o.Labels), maps.Clone(o.Env)
 	c.ExtraHosts, c.Tmpfs, c.Devices = slices.Clone(o.ExtraHosts), slices.Clone(o.Tmpfs), slices.Clone(o.Devices)
-	c.Mounts = slices.Clone(o.Mounts)
+	c.Mounts, c.Workspaces = slices.Clone(o.Mounts), slices.Clone(o.Workspaces)
+	c.IdempotencyBody = slices.Clone(o.IdempotencyBody)
 	if o.Entrypoint != nil {
 		e := append([]string{}, *o.Entrypoint...)
 		c.Entrypoint = &e
@@ -168,7 +181,13 @@ func WithOnDisconnect(v taisandbox.OnDisconnect) ExecOption {
 // it is to be killed then; default [taisandbox.DefaultLease].
 func WithLease(d time.Duration) ExecOption { return func(o *execOptions) { o.spec.Lease = d } }
 
-// WithMaxOutput bounds the bytes that Exec collects over both outputs; default
+// WithMergedOutput gives the command one pipe for both outputs: all of it is on
+// Stdout, in exactly the order in which it was written. Without it that order
+// holds within each output only.
+func WithMergedOutput() ExecOption { return func(o *execOptions) { o.spec.MergeOutput = true } }
+
+// WithMaxOutput bounds the bytes that Exec collects over both outputs, the
+// first half and the end of what there is; default
 // [taisandbox.DefaultMaxOutput]. The command runs to its end all the same.
 func WithMaxOutput(n int64) ExecOption { return func(o *execOptions) { o.spec.MaxOutput = n } }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -188,27 +189,44 @@ func (m *Manager) commandsRun(b *Box) (bool, error) {
 
 // commandsLocked notes the commands that a node knows of.
 func (b *Box) commandsLocked(execs []taisandbox.ExecInfo) {
+	was := maps.Clone(b.commands)
 	clear(b.commands)
 	for i := range execs {
 		b.commandLocked(&execs[i])
 	}
+	for id, what := range was {
+		// No node says when that ended: it was until now, as far as we know.
+		if _, still := b.commands[id]; !still && what == useLeft(id) {
+			b.touch()
+		}
+	}
 }
 
-// commandLocked notes that a command runs, or has ended. An entrypoint that
-// runs by itself keeps no box awake; one that the caller ran does.
+// commandLocked notes that a command runs, or has ended.
 func (b *Box) commandLocked(e *taisandbox.ExecInfo) {
 	b.usedAtLocked(e.Started)
 	b.usedAtLocked(e.Ended)
-	switch {
-	case e.ID == taisandbox.EntrypointExec && !b.noStart:
-	case e.Done():
+	what := b.keptBusyBy(e)
+	if what == "" {
 		delete(b.commands, e.ID)
-	default:
-		if b.commands == nil {
-			b.commands = map[string]struct{}{}
-		}
-		b.commands[e.ID] = struct{}{}
+		return
 	}
+	if b.commands == nil {
+		b.commands = map[string]string{}
+	}
+	b.commands[e.ID] = what
+}
+
+// keptBusyBy says what of a command keeps the box awake; "" if nothing does.
+// An entrypoint that runs by itself does not, one that the caller ran does.
+func (b *Box) keptBusyBy(e *taisandbox.ExecInfo) string {
+	switch {
+	case !e.Done() && (e.ID != taisandbox.EntrypointExec || b.noStart || b.keepAlive):
+		return useExec(e.ID)
+	case e.Done() && e.Leftover > 0 && b.keepAlive:
+		return useLeft(e.ID)
+	}
+	return ""
 }
 
 // usedAtLocked notes use of a box at a time on its node's clock. That clock is
@@ -282,8 +300,8 @@ func (b *Box) endingErrorLocked() error {
 // busyLocked says what keeps a box from being idle.
 func (b *Box) busyLocked() []string {
 	var busy []string
-	for id := range b.commands {
-		busy = append(busy, useExec(id))
+	for _, what := range b.commands {
+		busy = append(busy, what)
 	}
 	for what := range b.uses {
 		busy = append(busy, what)

@@ -183,7 +183,7 @@ func TestG05InventoryFromLabels(t *testing.T) {
 			{ID: "a", Owner: "ann", Labels: map[string]string{"team": "x", "empty": ""}, StopTimeout: time.Minute},
 			{ID: "b", Policy: sandbox.OneShot},
 			{ID: "c", Policy: sandbox.Persistent, Owner: "bob"},
-			{ID: "d", Policy: sandbox.LongRunning, NoStart: true},
+			{ID: "d", Policy: sandbox.LongRunning, NoStart: true, KeepAlive: true},
 			{ID: "e", Policy: sandbox.Session, Memory: 64 << 20},
 		} {
 			b := r.create(o)
@@ -281,5 +281,28 @@ func TestListRacesRemove(t *testing.T) {
 		box.Store(r.create(sandbox.CreateOptions{ID: "x"}))
 		pass(time.Minute)
 		r.want()
+	})
+}
+
+// A box of which nothing is known but that it is this instance's is nobody's,
+// and can be removed.
+func TestBoxWithoutItsOwnLabels(t *testing.T) {
+	at(t, func(t *testing.T) {
+		s := newServer(t, machineDir(t))
+		_, err := s.d.Create(t.Context(), taisandbox.Spec{ID: "x", Image: taisandbox.HostFS, Labels: map[string]string{
+			taisandbox.LabelManagedBy: taisandbox.ManagedBy, taisandbox.LabelInstance: s.cfg.Instance,
+		}})
+		must(t, err)
+		must(t, s.d.Start(t.Context(), "x"))
+		s.restart()
+		b, err := s.m.Get(t.Context(), "x")
+		must(t, err)
+		if info := b.Snapshot(); info.Owner != "" {
+			t.Errorf("owner %q", info.Owner)
+		}
+		must(t, s.m.Remove(t.Context(), "x"))
+		if _, err := s.d.Inspect(t.Context(), "x"); !errors.Is(err, sandbox.ErrNotFound) {
+			t.Errorf("inspect: %v", err)
+		}
 	})
 }

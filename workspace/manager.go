@@ -348,11 +348,21 @@ func (m *Manager) Mounts(ctx context.Context, id string) ([]string, error) {
 // safe to repeat: for whoever is about to mount it. It waits for a delete
 // under way, and is [ErrNotFound] if that succeeds.
 func (m *Manager) Hold(ctx context.Context, id string) (release func(), err error) {
+	return m.hold(ctx, id, nil)
+}
+
+// HoldThis is Hold of a workspace that [Manager.Get] returned, and of no later
+// one with its ID.
+func (m *Manager) HoldThis(ctx context.Context, w *Workspace) (release func(), err error) {
+	return m.hold(ctx, w.ID, w)
+}
+
+func (m *Manager) hold(ctx context.Context, id string, this *Workspace) (release func(), err error) {
 	leave, err := m.enter(ctx, id, holding)
 	if err != nil {
 		return nil, fmt.Errorf("hold workspace %s: %w", id, err)
 	}
-	if _, err := m.Get(ctx, id); err != nil {
+	if _, _, err := m.findThis(ctx, id, this); err != nil {
 		leave()
 		return nil, err
 	}

@@ -441,6 +441,36 @@ func TestHold(t *testing.T) {
 	})
 }
 
+// TestHoldThis is of one workspace, and of no later one with its ID, however
+// long it waited.
+func TestHoldThis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		ctx := t.Context()
+		first := w.create(workspace.CreateOptions{ID: "a"})
+		release, err := w.m.HoldThis(ctx, first)
+		w.ok(err)
+		go w.m.DeleteThis(ctx, first)
+		synctest.Wait()
+		held := make(chan error, 1)
+		go func() {
+			_, err := w.m.HoldThis(ctx, first)
+			held <- err
+		}()
+		synctest.Wait()
+		release()
+		w.wantErr(<-held, workspace.ErrNotFound)
+		time.Sleep(time.Second)
+		second := w.create(workspace.CreateOptions{ID: "a"})
+		_, err = w.m.HoldThis(ctx, first)
+		w.wantErr(err, workspace.ErrNotFound)
+		release, err = w.m.HoldThis(ctx, second)
+		w.ok(err)
+		release()
+		w.ok(w.m.DeleteThis(ctx, second)) // nothing holds it
+	})
+}
+
 // TestHoldIsNotForEver: who waits for a hold leaves when its context ends, and
 // nobody is kept out afterwards.
 func TestHoldIsNotForEver(t *testing.T) {

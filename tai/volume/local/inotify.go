@@ -18,6 +18,10 @@ const (
 	maxWatched = 1 << 16
 	// maxWatchNames bounds the names in all directories of one watch.
 	maxWatchNames = 1 << 20
+	// watchShares is into how many parts the directories of all watches are
+	// divided. A watch has one for sure, and more of the first half alone: the 16
+	// that an owner may have leave a quarter to others.
+	watchShares = 64
 )
 
 // inotifyShare is what all watches of a volume have taken of inotify.
@@ -32,14 +36,16 @@ type inotifyShare struct {
 type watchLimits struct {
 	watches, dirs     int // of all
 	ownDirs, ownNames int // of each
+	share             int // directories of each, once half of all are taken
 }
 
 // shareOfInotify leaves half of what the machine has for root to root's own
 // programs.
 func shareOfInotify() *inotifyShare {
+	dirs := inotifyLimit("max_user_watches", 8192) / 2
 	return &inotifyShare{most: watchLimits{
-		watches: inotifyLimit("max_user_instances", 128) / 2, dirs: inotifyLimit("max_user_watches", 8192) / 2,
-		ownDirs: maxWatched, ownNames: maxWatchNames,
+		watches: inotifyLimit("max_user_instances", 128) / 2, dirs: dirs,
+		ownDirs: maxWatched, ownNames: maxWatchNames, share: dirs / watchShares,
 	}}
 }
 
@@ -83,6 +89,10 @@ func (i *inotifyShare) follow(has int) error {
 	defer i.mu.Unlock()
 	if i.dirs >= i.most.dirs {
 		return fmt.Errorf("%w: the node watches %d directories, as many as it may (half of sysctl fs.inotify.max_user_watches)", volume.ErrFileBusy, i.dirs)
+	}
+	if has >= i.most.share && i.dirs >= i.most.dirs/2 {
+		return fmt.Errorf("%w: more than %d directories are there to be watched, and the node watches %d already: the rest is for others (sysctl fs.inotify.max_user_watches)",
+			volume.ErrFileBusy, has, i.dirs)
 	}
 	i.dirs++
 	return nil

@@ -13,7 +13,6 @@ import (
 	"github.com/taibox/taibox/internal/durable"
 	"github.com/taibox/taibox/internal/quota"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
-	"github.com/taibox/taibox/tai/volume"
 )
 
 // discard unmounts and deletes a directory of the volume.
@@ -102,9 +101,8 @@ func (v *Volume) loadSpace(dir string) error {
 		return fmt.Errorf("%s: version %d of workspace %q is not for this version of taibox", dir, rec.Version, rec.ID)
 	}
 	s := newSpace(dir, &rec)
-	if rec.Layout == quota.Project && v.quota.Method() != quota.Project {
-		s.unlimited = fmt.Errorf("%w: the node's file system no longer enforces its quota: mount it with prjquota again", volume.ErrUnsupported)
-		v.log.Error("a workspace is not mounted in boxes", slog.String("workspace", rec.ID), slog.Any("err", s.unlimited))
+	if err := v.enforced(&rec); err != nil {
+		v.log.Error("a workspace is not mounted in boxes", slog.String("workspace", rec.ID), slog.Any("err", err))
 	}
 	if rec.Layout == quota.Image {
 		// A workspace that cannot be mounted must not keep the others away. It is

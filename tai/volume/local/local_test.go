@@ -403,29 +403,35 @@ func TestHalfRecords(t *testing.T) {
 	}
 }
 
-// TestQuotaNoLongerEnforced opens a workspace whose file system has lost its
-// project quotas.
+// TestQuotaNoLongerEnforced opens workspaces whose file system has lost its
+// project quotas: one has a quota, of the other it was lifted.
 func TestQuotaNoLongerEnforced(t *testing.T) {
 	ctx := context.Background()
 	dir := filepath.Join(t.TempDir(), "w")
 	v := open(t, local.Config{Dir: dir})
-	create(t, v, "ws", volume.Options{})
+	for id, limit := range map[string]string{"ws": `{"bytes":8388608}`, "lifted": "{}"} {
+		create(t, v, id, volume.Options{})
+		file := filepath.Join(dir, id, ".workspace.json")
+		rec, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layout := bytes.Replace(rec, []byte(`"dir"`), []byte(`"project","project":7`), 1)
+		changed := bytes.Replace(layout, []byte(`"quota":{}`), []byte(`"quota":`+limit), 1)
+		if bytes.Equal(layout, rec) || bytes.Equal(changed, layout) != (limit == "{}") {
+			t.Fatalf("the record is %s", rec)
+		}
+		if err := os.WriteFile(file, changed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	v.Close()
-	file := filepath.Join(dir, "ws", ".workspace.json")
-	rec, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := bytes.Replace(rec, []byte(`"dir"`), []byte(`"project","project":7`), 1)
-	if bytes.Equal(changed, rec) {
-		t.Fatalf("the record is %s", rec)
-	}
-	if err := os.WriteFile(file, changed, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	var log bytes.Buffer
 	v = open(t, local.Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	_, err = v.MountPath(ctx, "ws")
+	if _, err := v.MountPath(ctx, "lifted"); err != nil || strings.Contains(log.String(), "lifted") {
+		t.Errorf("without a quota: %v; the log has %s", err, log.String())
+	}
+	_, err := v.MountPath(ctx, "ws")
 	if err == nil {
 		t.Skip("the file system has project quotas")
 	}

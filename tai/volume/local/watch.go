@@ -16,8 +16,11 @@ import (
 	"github.com/taibox/taibox/tai/volume"
 )
 
-// maxPending bounds what a reader of a watch may fall behind.
-const maxPending = 8192
+const (
+	// maxPending bounds what a reader of a watch may fall behind.
+	maxPending = 8192
+	watchBatch = 1024 // names of a directory that are read at once
+)
 
 // Watch tells what changes at a path and below.
 func (v *Volume) Watch(ctx context.Context, id, name string) (<-chan volume.FileEvent, error) {
@@ -174,7 +177,7 @@ func (w *watcher) add(dir *os.File, name string, found func(name string, dir boo
 		if w.ctx.Err() != nil {
 			return nil, context.Cause(w.ctx)
 		}
-		entries, err := dir.ReadDir(nameBatch)
+		entries, err := dir.ReadDir(watchBatch)
 		if errors.Is(err, io.EOF) || vanished(err) {
 			return d, nil
 		}

@@ -90,11 +90,12 @@ func TestWatchesAreBounded(t *testing.T) {
 		most  watchLimits
 		first string // what is watched before
 	}{
-		{"watches", watchLimits{1, usual.dirs, usual.ownDirs, usual.ownNames}, "a/b"},
-		{"directories", watchLimits{usual.watches, 4, usual.ownDirs, usual.ownNames}, "a/b"},
-		{"more-directories", watchLimits{usual.watches, 6, usual.ownDirs, usual.ownNames}, "a"},
-		{"own-directories", watchLimits{usual.watches, usual.dirs, 3, usual.ownNames}, "a"},
-		{"own-names", watchLimits{usual.watches, usual.dirs, usual.ownDirs, 2}, "a"},
+		{"watches", watchLimits{1, usual.dirs, usual.ownDirs, usual.ownNames, usual.share}, "a/b"},
+		{"directories", watchLimits{usual.watches, 4, usual.ownDirs, usual.ownNames, usual.share}, "a/b"},
+		{"more-directories", watchLimits{usual.watches, 6, usual.ownDirs, usual.ownNames, usual.share}, "a"},
+		{"own-directories", watchLimits{usual.watches, usual.dirs, 3, usual.ownNames, usual.share}, "a"},
+		{"own-names", watchLimits{usual.watches, usual.dirs, usual.ownDirs, 2, usual.share}, "a"},
+		{"share", watchLimits{usual.watches, 8, usual.ownDirs, usual.ownNames, 1}, "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v.inotify.most = c.most
@@ -115,6 +116,30 @@ func TestWatchesAreBounded(t *testing.T) {
 			}
 			end()
 		})
+	}
+}
+
+// TestWatchesLeaveSomeForOthers: whoever has as many watches as one owner may,
+// of trees without end, leaves a quarter of the directories.
+func TestWatchesLeaveSomeForOthers(t *testing.T) {
+	i := shareOfInotify()
+	i.most.dirs, i.most.share = 640, 640/watchShares
+	watch := func() (took int) {
+		for i.follow(took) == nil {
+			took++
+		}
+		return took
+	}
+	if took := watch(); took != 320 {
+		t.Errorf("the first has %d", took)
+	}
+	for range 15 {
+		if took := watch(); took != 10 {
+			t.Errorf("a further one has %d", took)
+		}
+	}
+	if left := i.most.dirs - i.dirs; left < i.most.dirs/4 {
+		t.Errorf("%d are left", left)
 	}
 }
 

@@ -61,9 +61,6 @@ type space struct {
 
 	gone chan struct{} // closed when it is deleted, before anybody gets its id
 
-	// unlimited says why its quota is not enforced; nil if it is.
-	unlimited error
-
 	mu  sync.Mutex
 	rec record
 }
@@ -309,6 +306,15 @@ func (v *Volume) limit(ctx context.Context, s *space) error {
 	return nil
 }
 
+// enforced says why the file system does not enforce the quota that a workspace
+// has; nil if it does, or there is none.
+func (v *Volume) enforced(rec *record) error {
+	if rec.Layout != quota.Project || rec.Quota == (volume.Quota{}) || v.quota.Method() == quota.Project {
+		return nil
+	}
+	return fmt.Errorf("%w: the node's file system no longer enforces its quota: mount it with prjquota again", volume.ErrUnsupported)
+}
+
 // Get returns a workspace.
 func (v *Volume) Get(ctx context.Context, id string) (volume.Info, error) {
 	if ctx.Err() != nil {
@@ -477,8 +483,9 @@ func (v *Volume) MountPath(ctx context.Context, id string) (string, error) {
 		return "", toldSpace("mount", id, err)
 	}
 	defer t.release()
-	if t.space.unlimited != nil {
-		return "", toldSpace("mount", id, t.space.unlimited)
+	rec := t.space.record()
+	if err := v.enforced(&rec); err != nil {
+		return "", toldSpace("mount", id, err)
 	}
 	return t.space.dataDir(), nil
 }

@@ -13,7 +13,7 @@ import (
 // quotas is about what the file system enforces.
 func quotas(e *env) {
 	if !e.v.Features().Has(volume.FeatureQuota) {
-		e.run("is_refused", func(e *env) {
+		e.run("L01-is-refused", func(e *env) {
 			_, err := e.v.Create(e.ctx(), "limited", volume.Options{Quota: volume.Quota{Bytes: 16 << 20}})
 			e.fails(err, volume.ErrUnsupported)
 			_, err = e.v.Get(e.ctx(), "limited")
@@ -24,8 +24,8 @@ func quotas(e *env) {
 		})
 		return
 	}
-	e.run("bytes", quotaBytes)
-	e.run("files", quotaFiles)
+	e.run("L01-bytes", quotaBytes)
+	e.run("L01-files", quotaFiles)
 	e.run("grows", quotaGrows)
 }
 
