@@ -237,6 +237,18 @@ func (c *Client) ListExecs(ctx context.Context) ([]sandbox.ExecInfo, error) {
 	return infos, nil
 }
 
+// Settle returns when each exec that was asked for before, and whose answer was
+// not waited for, is on the list or has been refused.
+func (c *Client) Settle(ctx context.Context) error {
+	_, err := call[struct{}](ctx, c, wire.OpSettle, nil)
+	if errors.Is(err, sandbox.ErrUnsupported) {
+		// A bridge of an older release shows by any answer that it is awake, and
+		// has most likely read what came before the next question.
+		_, err = c.ListExecs(ctx)
+	}
+	return err
+}
+
 // Bounds of a list: more than a node lets any box keep.
 const (
 	maxRecords     = 1 << 14

@@ -56,7 +56,11 @@ func (c *Client) StartExec(ctx context.Context, spec sandbox.ExecSpec, files Fil
 			body.Files, send = append(body.Files, f.name), append(send, f.file)
 		}
 	}
-	conn, err := c.open(ctx, wire.OpExec, body, send)
+	op := wire.OpExec
+	if spec.MergeOutput {
+		op = wire.OpMerged // which an older bridge refuses
+	}
+	conn, err := c.open(ctx, op, body, send)
 	if err != nil {
 		return nil, fmt.Errorf("start exec %s: %w", body.ID, err)
 	}

@@ -139,7 +139,8 @@ func TestA05CannotStart(t *testing.T) {
 		"interpreter":      {[]string{script}, nil, 127, "interpreter"},
 		"format":           {[]string{junk}, nil, 126, "exec format"},
 		"own_path_counts":  {[]string{"sh"}, map[string]string{"PATH": dir}, 127, "command not found"},
-		"argument_too_big": {[]string{"/bin/true", strings.Repeat("x", 128<<10)}, nil, 126, "too long"},
+		"argument_too_big": {[]string{"/bin/true", strings.Repeat("x", 128<<10)}, nil, 126, "argument 1 is 131072 bytes long"},
+		"variable_too_big": {[]string{"/bin/true"}, map[string]string{"BIG": strings.Repeat("x", 128<<10)}, 126, `variable "BIG"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			res := b.exec(sandbox.ExecSpec{Args: c.args, Env: c.env})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +40,26 @@ func plain(s, keep string) string {
 		}
 		return r
 	}, s)
+}
+
+// plainWord is plain for an argument, which may be a script, and any bytes:
+// those that are no characters stay.
+func plainWord(s string) string {
+	const keep = "\n\t"
+	if utf8.ValidString(s) {
+		return plain(s, keep)
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		c := s[:n]
+		if r != utf8.RuneError {
+			c = plain(c, keep)
+		}
+		b.WriteString(c)
+		s = s[n:]
+	}
+	return b.String()
 }
 
 var reasons = reason.NewTable(sandbox.Reasons())
@@ -81,7 +102,7 @@ func checkRecord(info *sandbox.ExecInfo, id string) error {
 		return bad("not the one asked for")
 	case !slices.Contains([]sandbox.ExecState{sandbox.ExecStarting, sandbox.ExecRunning, sandbox.ExecExited, sandbox.ExecLost}, info.State):
 		return bad("unknown state")
-	case info.Bytes < 0 || info.FirstOffset < 0 || info.FirstOffset > info.Bytes || info.Leftover < 0 || info.OOMKills < 0 || info.PID < 0:
+	case info.Bytes < 0 || info.FirstOffset < 0 || info.FirstOffset > info.Bytes || info.Leftover < 0 || info.OOMKills < 0 || info.PID < 0 || info.InputBytes < 0:
 		return bad("impossible number")
 	case info.ExitCode != nil && (*info.ExitCode < 0 || *info.ExitCode > 255):
 		return bad("impossible exit code")
@@ -98,7 +119,7 @@ func checkRecord(info *sandbox.ExecInfo, id string) error {
 		*s = plain(*s, "")
 	}
 	for i := range info.Args {
-		info.Args[i] = plain(info.Args[i], "\n\t") // a script is an argument too
+		info.Args[i] = plainWord(info.Args[i])
 	}
 	for i := range info.EnvNames {
 		info.EnvNames[i] = plain(info.EnvNames[i], "")

@@ -134,7 +134,7 @@ func TestHostileRecords(t *testing.T) {
 	long := strings.Repeat("\x1b<", 32<<10)
 	bad := record("x")
 	bad.Box, bad.User, bad.WorkDir, bad.Signal, bad.Error = long, long, long, long, long
-	bad.Args, bad.EnvNames = []string{"\x1b]0;owned\a", "a\n\tb", long}, []string{"A\nB", long}
+	bad.Args, bad.EnvNames = []string{"\x1b]0;owned\a", "a\n\tb", "\xff\x1b[0mé\xfe", long}, []string{"A\nB", long}
 	c := hostile(t, func(conn *wire.Conn, req wire.Request) {
 		conn.WriteJSON(wire.TypeReply, bad)
 		if req.Op == wire.OpExecs {
@@ -154,8 +154,8 @@ func TestHostileRecords(t *testing.T) {
 		if strings.ContainsAny(strings.Join(all, ""), "\x1b\a") || info.TextBytes() > 2*sandbox.MaxRecordList+6*sandbox.MaxRecordText {
 			t.Errorf("%d bytes: %.50q", info.TextBytes(), all)
 		}
-		if info.Args[1] != "a\n\tb" || info.EnvNames[0] != "A B" {
-			t.Errorf("%q, %q", info.Args[1], info.EnvNames[0])
+		if info.Args[1] != "a\n\tb" || info.Args[2] != "\xff [0mé\xfe" || info.EnvNames[0] != "A B" {
+			t.Errorf("%q, %q", info.Args[1:3], info.EnvNames[0])
 		}
 	}
 }
@@ -179,4 +179,18 @@ func TestHostileList(t *testing.T) {
 			wantErr(t, err, sandbox.ErrBridgeLost)
 		})
 	}
+}
+
+// TestOlderBridgeMergesNothing: it does not do the half of what is asked for.
+func TestOlderBridgeMergesNothing(t *testing.T) {
+	c := hostile(t, func(conn *wire.Conn, req wire.Request) {
+		if req.Op == wire.OpExec {
+			conn.WriteJSON(wire.TypeReply, record("x"))
+			return
+		}
+		conn.WriteJSON(wire.TypeError, wire.NewError(fmt.Errorf("%w: the box's bridge knows no operation %q", sandbox.ErrUnsupported, req.Op)))
+	})
+	spec := sandbox.ExecSpec{ID: "x", Args: []string{"true"}, MergeOutput: true}
+	_, err := c.StartExec(t.Context(), spec, bridge.Files{})
+	wantErr(t, err, sandbox.ErrUnsupported)
 }

@@ -151,3 +151,39 @@ func TestInputOfAFullPipeBlocksOnlyWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestG11InputGoesOn: who feeds a command leaves, and the next one knows how
+// much of the input it has got, and whether that has ended.
+func TestG11InputGoesOn(t *testing.T) {
+	b := start(t)
+	s := b.start(sandbox.ExecSpec{Args: []string{"sh", "-c", "read line; echo $line; read line; cat"}, Stdin: true})
+	want := func(open bool, bytes int64) {
+		t.Helper()
+		if info, err := b.InspectExec(t.Context(), s.ID()); err != nil || info.InputOpen != open || info.InputBytes != bytes {
+			t.Errorf("%+v %v, want open %v and %d bytes", info, err, open, bytes)
+		}
+	}
+	if _, err := s.Write([]byte("one\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != nil { // it was read
+		t.Fatal(err)
+	}
+	want(true, 4)
+	if _, err := s.Write([]byte("tw")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want(true, 6) // the command still waits for the rest of the line
+	again, err := b.AttachExec(t.Context(), s.ID(), sandbox.AttachOptions{Hold: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(true, 6)
+	res, err := sandbox.Collect(t.Context(), again, []byte("o\nthree"), true, 0)
+	if err != nil || string(res.Stdout) != "one\nthree" || res.InputOpen {
+		t.Errorf("%q %+v %v", res.Stdout, res.ExecInfo, err)
+	}
+}

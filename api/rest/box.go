@@ -15,9 +15,11 @@ type CreateBox struct {
 	WorkDir    string            `json:"work_dir,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
 	Entrypoint *[]string         `json:"entrypoint,omitempty" doc:"Replaces the image's; an empty list means none"`
-	NoStart    bool              `json:"no_start,omitempty" doc:"Leave the entrypoint to an exec that asks for it"`
-	Hostname   string            `json:"hostname,omitempty"`
-	ExtraHosts []string          `json:"extra_hosts,omitempty" doc:"name:address"`
+	// EntrypointB64 is in place of Entrypoint.
+	EntrypointB64 [][]byte `json:"entrypoint_b64,omitempty" doc:"In place of entrypoint, for words that are not UTF-8"`
+	NoStart       bool     `json:"no_start,omitempty" doc:"Leave the entrypoint to an exec that asks for it"`
+	Hostname      string   `json:"hostname,omitempty"`
+	ExtraHosts    []string `json:"extra_hosts,omitempty" doc:"name:address"`
 
 	Isolation   string   `json:"isolation,omitempty"`
 	Network     string   `json:"network,omitempty" doc:"internet (default) or none"`
@@ -35,6 +37,7 @@ type CreateBox struct {
 	Mounts      []Mount `json:"mounts,omitempty" doc:"Further workspaces of the same node, and, for admins, directories of its machine"`
 
 	IdleTimeoutMs *int64 `json:"idle_timeout_ms,omitempty" doc:"How long a session or longrunning box may be idle; 0 means for ever; the server's default for a session box if absent"`
+	KeepAlive     bool   `json:"keep_alive,omitempty" doc:"The box is not idle either while its entrypoint runs, or what an ended exec left behind"`
 	MaxLifetimeMs int64  `json:"max_lifetime_ms,omitempty" doc:"How long after its creation a box is removed, unless it is persistent; 0 means never"`
 	StopTimeoutMs int64  `json:"stop_timeout_ms,omitempty" doc:"Grace between TERM and KILL on stop, at most an hour; default 2000"`
 
@@ -73,14 +76,16 @@ type Box struct {
 	Error      string `json:"error,omitempty" doc:"What went wrong, for status failed"`
 	OOMKills   int64  `json:"oom_kills"`
 
-	Network      string   `json:"network"`
-	IP           string   `json:"ip,omitempty"`
-	Entrypoint   []string `json:"entrypoint"`
-	Cmd          []string `json:"cmd"`
-	WorkDir      string   `json:"work_dir"`
-	User         string   `json:"user"`
-	ProcessCount int      `json:"process_count"`
-	RunningExecs int      `json:"running_execs"`
+	Network       string   `json:"network"`
+	IP            string   `json:"ip,omitempty"`
+	Entrypoint    []string `json:"entrypoint"`
+	Cmd           []string `json:"cmd"`
+	EntrypointB64 [][]byte `json:"entrypoint_b64,omitempty" doc:"The bytes of entrypoint, if they are not all UTF-8"`
+	CmdB64        [][]byte `json:"cmd_b64,omitempty" doc:"The bytes of cmd, if they are not all UTF-8"`
+	WorkDir       string   `json:"work_dir"`
+	User          string   `json:"user"`
+	ProcessCount  int      `json:"process_count"`
+	RunningExecs  int      `json:"running_execs"`
 
 	MemoryBytes int64    `json:"memory_bytes" doc:"0 means no limit"`
 	CPUs        float64  `json:"cpus" doc:"0 means no limit"`
@@ -93,9 +98,10 @@ type Box struct {
 	Mounts      []Mount `json:"mounts" doc:"All, that of workspace_id too"`
 
 	IdleTimeoutMs int64    `json:"idle_timeout_ms" doc:"0 means none"`
+	KeepAlive     bool     `json:"keep_alive"`
 	MaxLifetimeMs int64    `json:"max_lifetime_ms" doc:"0 means none"`
 	StopTimeoutMs int64    `json:"stop_timeout_ms"`
-	Busy          []string `json:"busy" doc:"What keeps the box from being idle: exec ID, stream of exec ID, heartbeat, lease, or a call under way"`
+	Busy          []string `json:"busy" doc:"What keeps the box from being idle: exec ID, stream of exec ID, heartbeat, lease, or a call under way; with keep_alive left by exec ID, too"`
 
 	Phases []Phase `json:"phases" doc:"Where the time of the create went"`
 }
@@ -132,11 +138,12 @@ type StopBox struct {
 
 // Port is something that listens in a box.
 type Port struct {
-	Network string `json:"network" doc:"tcp, tcp6, udp or udp6"`
-	Address string `json:"address"`
-	Port    int    `json:"port"`
-	PID     int    `json:"pid,omitempty" doc:"Inside the box"`
-	Process string `json:"process,omitempty"`
+	Network    string `json:"network" doc:"tcp, tcp6, udp or udp6"`
+	Address    string `json:"address"`
+	Port       int    `json:"port"`
+	PID        int    `json:"pid,omitempty" doc:"Inside the box"`
+	Process    string `json:"process,omitempty"`
+	ProcessB64 []byte `json:"process_b64,omitempty" doc:"Its bytes, if they are not UTF-8"`
 }
 
 // PortList is all that listens in a box.

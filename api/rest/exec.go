@@ -9,6 +9,7 @@ import (
 type ExecRequest struct {
 	ID         string   `json:"id,omitempty" doc:"A DNS label of at most 50 bytes; a new one if absent"`
 	Cmd        []string `json:"cmd,omitempty" doc:"Program and arguments; no shell is involved"`
+	CmdB64     [][]byte `json:"cmd_b64,omitempty" doc:"In place of cmd, for words that are not UTF-8"`
 	Entrypoint bool     `json:"entrypoint,omitempty" doc:"Put the box's entrypoint before cmd"`
 
 	Env     map[string]string `json:"env,omitempty"`
@@ -20,13 +21,15 @@ type ExecRequest struct {
 	TTY      bool   `json:"tty,omitempty"`
 	Cols     uint16 `json:"cols,omitempty" doc:"Width of the terminal; default 80"`
 	Rows     uint16 `json:"rows,omitempty" doc:"Height of the terminal; default 24"`
+	// Without it, or a terminal, order holds within each output only.
+	MergeOutput bool `json:"merge_output,omitempty" doc:"One pipe for both outputs: all of it is stdout, in exactly the order written"`
 
 	TimeoutMs    int64  `json:"timeout_ms,omitempty" doc:"0 means none"`
 	KillGraceMs  int64  `json:"kill_grace_ms,omitempty" doc:"Between TERM and KILL on timeout; default 2000"`
 	OnDisconnect string `json:"on_disconnect,omitempty" doc:"keep (default) or kill"`
 	LeaseMs      int64  `json:"lease_ms,omitempty" doc:"How long an exec with on_disconnect kill outlives a lost link; default 60000"`
-	MaxOutput    int64  `json:"max_output,omitempty" doc:"Bytes that an exec collects; default 64 MiB"`
-	MaxLog       int64  `json:"max_log,omitempty" doc:"Bytes of output kept; default 64 MiB"`
+	MaxOutput    int64  `json:"max_output,omitempty" doc:"Bytes that an exec collects, the first half and the end of what there is; default 64 MiB"`
+	MaxLog       int64  `json:"max_log,omitempty" doc:"Bytes of output kept; default 64 MiB, at most 1 GiB"`
 
 	Detach bool `json:"detach,omitempty" doc:"Answer with the record once the exec is started"`
 
@@ -41,6 +44,7 @@ type Exec struct {
 	ID       string    `json:"id"`
 	Box      string    `json:"box"`
 	Args     []string  `json:"args"`
+	ArgsB64  [][]byte  `json:"args_b64,omitempty" doc:"Their bytes, if they are not all UTF-8"`
 	EnvNames []string  `json:"env_names,omitempty" doc:"Names, never values"`
 	User     string    `json:"user"`
 	WorkDir  string    `json:"work_dir"`
@@ -59,6 +63,8 @@ type Exec struct {
 	Bytes            int64 `json:"bytes" doc:"How much output there was"`
 	FirstOffset      int64 `json:"first_offset" doc:"The output from here on is kept"`
 	Truncated        bool  `json:"truncated"`
+	InputOpen        bool  `json:"input_open,omitempty" doc:"The input has not been ended yet"`
+	InputBytes       int64 `json:"input_bytes,omitempty" doc:"While it runs: so much input was handed over"`
 	OutputIncomplete bool  `json:"output_incomplete,omitempty" doc:"A child still held the output at the end"`
 	Leftover         int   `json:"leftover,omitempty" doc:"Processes of it that still run"`
 	OOMKills         int64 `json:"oom_kills,omitempty"`
@@ -93,40 +99,40 @@ type ExecResult struct {
 	Stderr     *string `json:"stderr,omitempty"`
 	StderrB64  []byte  `json:"stderr_b64,omitempty"`
 	Truncated  bool    `json:"truncated" doc:"There was more output than is here"`
-	Bytes      int64   `json:"bytes" doc:"How much output there was"`
+	// What the cap left out, between characters.
+	StdoutOmitted *Omission `json:"stdout_omitted,omitempty"`
+	StderrOmitted *Omission `json:"stderr_omitted,omitempty"`
+	Bytes         int64     `json:"bytes" doc:"How much output there was"`
 	// OutputIncomplete: a child still held the output when the command ended.
 	OutputIncomplete bool `json:"output_incomplete,omitempty"`
 }
 
-// SetOutput fills in what was collected. A character that the cap has cut in
-// two is left off.
-func (r *ExecResult) SetOutput(stdout, stderr []byte) {
-	r.Stdout, r.StdoutB64 = text(stdout, r.Truncated)
-	r.Stderr, r.StderrB64 = text(stderr, r.Truncated)
+// Omission is a hole in an output that was cut.
+type Omission struct {
+	At    int64 `json:"at" doc:"Offset in the output that is here"`
+	Bytes int64 `json:"bytes" doc:"How much is missing there"`
 }
 
-func text(b []byte, cut bool) (*string, []byte) {
-	if cut {
-		b = whole(b)
+// OmissionOf describes a hole of so many bytes; nil if there are none.
+func OmissionOf(at, bytes int64) *Omission {
+	if bytes == 0 {
+		return nil
 	}
+	return &Omission{At: at, Bytes: bytes}
+}
+
+// SetOutput fills in what was collected.
+func (r *ExecResult) SetOutput(stdout, stderr []byte) {
+	r.Stdout, r.StdoutB64 = text(stdout)
+	r.Stderr, r.StderrB64 = text(stderr)
+}
+
+func text(b []byte) (*string, []byte) {
 	if !utf8.Valid(b) {
 		return nil, b
 	}
 	s := string(b)
 	return &s, nil
-}
-
-// whole returns b without an incomplete character at its end.
-func whole(b []byte) []byte {
-	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if !utf8.FullRune(b[i:]) {
-				return b[:i]
-			}
-			break
-		}
-	}
-	return b
 }
 
 // KillExec says how to signal an exec.

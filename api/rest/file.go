@@ -20,9 +20,10 @@ type File struct {
 	Version string    `json:"version,omitempty" doc:"Of a regular file: changes with it; the ETag of its contents"`
 }
 
-// FileList is what is in a directory, by name.
+// FileList is one page of what is in a directory, by name.
 type FileList struct {
-	Items []File `json:"items"`
+	Items     []File `json:"items"`
+	NextToken string `json:"next_token,omitempty" doc:"Ask with it for the next page"`
 }
 
 // MakeDir asks for a directory.

@@ -2,9 +2,10 @@ package rest_test
 
 import (
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/errmap"
@@ -12,23 +13,14 @@ import (
 )
 
 func TestSetOutput(t *testing.T) {
-	for _, c := range []struct {
-		name, in  string
-		truncated bool
-		want      string // the JSON of stdout
-	}{
-		{"empty", "", false, `"stdout":""`},
-		{"text", "a🚀", false, `"stdout":"a🚀"`},
-		{"bytes", "\xff\xfe\x00", false, `"stdout_b64":"//4A"`},
-		{"cut_by_us", "a🚀"[:3], true, `"stdout":"a"`},
-		{"cut_by_itself", "a🚀"[:3], false, `"stdout_b64":"YfCf"`},
-		{"cut_after_a_character", "a🚀", true, `"stdout":"a🚀"`},
-		{"all_of_it_cut", "🚀"[:2], true, `"stdout":""`},
-		{"bytes_and_cut", "\xffa🚀"[:3], true, `"stdout_b64":"/2E="`},
-		{"continuation_only", strings.Repeat("\x80", 8), true, `"stdout_b64":"gICAgICAgIA="`},
+	for _, c := range []struct{ name, in, want string }{
+		{"empty", "", `"stdout":""`},
+		{"text", "a🚀", `"stdout":"a🚀"`},
+		{"bytes", "\xff\xfe\x00", `"stdout_b64":"//4A"`},
+		{"half_a_character", "a🚀"[:3], `"stdout_b64":"YfCf"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := rest.ExecResult{Truncated: c.truncated}
+			var r rest.ExecResult
 			r.SetOutput([]byte(c.in), nil)
 			raw, err := json.Marshal(r)
 			if err != nil || !strings.Contains(string(raw), c.want) || !strings.Contains(string(raw), `"stderr":""`) {
@@ -38,21 +30,49 @@ func TestSetOutput(t *testing.T) {
 	}
 }
 
-func FuzzSetOutput(f *testing.F) {
-	f.Add([]byte("a🚀"), 3)
-	f.Fuzz(func(t *testing.T, out []byte, cut int) {
-		if cut < 0 || cut > len(out) {
-			t.Skip()
+// TestWords: any command comes back as it was.
+func TestWords(t *testing.T) {
+	for _, words := range [][]string{{"ls", "é"}, {"ls", "\xff", "é"}, {"\xc3"}} {
+		var req, got rest.ExecRequest
+		req.SetCmd(words)
+		if err := rest.CheckText(req); err != nil {
+			t.Errorf("%q: %v", words, err)
 		}
-		r := rest.ExecResult{Truncated: true}
-		r.SetOutput(out[:cut], nil)
-		if utf8.Valid(out) && r.Stdout == nil {
-			t.Errorf("text became bytes by the cut: %q", out[:cut])
+		raw, err := json.Marshal(req)
+		if err == nil {
+			err = json.Unmarshal(raw, &got)
 		}
-		if r.Stdout != nil && !utf8.ValidString(*r.Stdout) {
-			t.Errorf("not text: %q", *r.Stdout)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		back, err := rest.WordsOf("cmd", got.Cmd, got.CmdB64)
+		if err != nil || !slices.Equal(back, words) {
+			t.Errorf("%q came back as %q, %v", words, back, err)
+		}
+	}
+	if _, err := rest.WordsOf("cmd", []string{"a"}, [][]byte{{'a'}}); !errors.Is(err, rest.ErrRequest) || !strings.Contains(err.Error(), "cmd_b64") {
+		t.Errorf("both: %v", err)
+	}
+}
+
+func TestCheckText(t *testing.T) {
+	const bad = "a\xff"
+	for where, req := range map[string]any{
+		"cmd[1]":           rest.ExecRequest{Cmd: []string{"x", bad}},
+		`env["A"]`:         rest.StartFrame{ExecRequest: rest.ExecRequest{Env: map[string]string{"A": bad}}},
+		`env["a\xff"]`:     rest.ExecRequest{Env: map[string]string{bad: "x"}},
+		"entrypoint[0]":    &rest.CreateBox{Entrypoint: &[]string{bad}},
+		"mounts[0].target": rest.CreateBox{Mounts: []rest.Mount{{Target: bad}}},
+	} {
+		if err := rest.CheckText(req); !errors.Is(err, rest.ErrRequest) || !strings.Contains(err.Error(), where+" ") {
+			t.Errorf("%s: %v", where, err)
+		}
+	}
+	for _, req := range []any{nil, rest.ExecRequest{Cmd: []string{"é"}, StdinB64: []byte(bad), IdempotencyKey: bad}, rest.CreateBox{}} {
+		if err := rest.CheckText(req); err != nil {
+			t.Errorf("%+v: %v", req, err)
+		}
+	}
 }
 
 // TestReasons: each has a class that the status table knows.

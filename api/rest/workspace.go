@@ -125,9 +125,10 @@ type Snapshot struct {
 	Files     int64     `json:"files"`
 }
 
-// SnapshotList is all snapshots of a workspace, oldest first.
+// SnapshotList is one page of the snapshots of a workspace, oldest first.
 type SnapshotList struct {
-	Items []Snapshot `json:"items"`
+	Items     []Snapshot `json:"items"`
+	NextToken string     `json:"next_token,omitempty" doc:"Ask with it for the next page"`
 }
 
 // Change is a path that differs between two states of a workspace.
@@ -138,9 +139,11 @@ type Change struct {
 	Dir     bool   `json:"dir"`
 }
 
-// ChangeList is what leads from one state of a workspace to another, by path.
+// ChangeList is one page of what leads from one state of a workspace to
+// another, by path.
 type ChangeList struct {
-	Items []Change `json:"items"`
+	Items     []Change `json:"items"`
+	NextToken string   `json:"next_token,omitempty" doc:"Ask with it for the next page"`
 }
 
 // SyncIndex says what of a tree counts in a sync.

@@ -27,6 +27,7 @@ func serve() error {
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(memoryLimit)
 	goruntime.GOMAXPROCS(min(maxProcs, goruntime.NumCPU()))
+	inside.ReserveThreads()
 	unix.Umask(0o022)
 	if err := os.Chdir("/"); err != nil {
 		return err

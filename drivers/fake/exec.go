@@ -66,7 +66,7 @@ func (d *Driver) startExec(ctx context.Context, b *box, spec sandbox.ExecSpec) (
 		return nil, err
 	}
 	e.d = d
-	run, problem := d.lookupLocked(b, e.spec.Args[0])
+	run, problem := d.programLocked(b, &e.spec)
 	e.info.Error = problem
 	e.info.Clip()
 	b.pruneLocked()
@@ -289,6 +289,8 @@ func (e *exec) recordLocked() sandbox.ExecInfo {
 	info.Truncated = info.FirstOffset > 0
 	if info.Done() {
 		info.Leftover = len(e.tree)
+	} else {
+		info.InputOpen, info.InputBytes = e.in.progress()
 	}
 	return info
 }

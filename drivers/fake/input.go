@@ -21,6 +21,7 @@ type input struct {
 	buf     []byte
 	ended   bool // no more is written
 	broken  bool // no more is read
+	got     int64
 	changed chan struct{}
 }
 
@@ -54,6 +55,7 @@ func (i *input) write(stop <-chan struct{}, p []byte) (int, error) {
 			room := min(len(p)-n, inputBuffer-len(i.buf))
 			i.buf = append(i.buf, p[n:n+room]...)
 			n += room
+			i.got += int64(room)
 			i.changedLocked()
 		}
 		wait := i.changed
@@ -70,6 +72,13 @@ func (i *input) write(stop <-chan struct{}, p []byte) (int, error) {
 			return n, errInputStopped
 		}
 	}
+}
+
+// progress tells whether the input goes on, and how much of it there was.
+func (i *input) progress() (open bool, got int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.ended && !i.broken, i.got
 }
 
 // read is the command's side.

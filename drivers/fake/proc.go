@@ -83,6 +83,9 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // output writes to the exec's log; through a terminal there is one source, and
 // a newline returns the carriage.
 func (p *Proc) output(src sandbox.Source) io.Writer {
+	if p.e.spec.MergeOutput {
+		src = sandbox.Stdout
+	}
 	return writer(func(data []byte) (int, error) {
 		if !p.e.spec.TTY {
 			return p.e.log.write(p.ctx, src, data)

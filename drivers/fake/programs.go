@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/taibox/taibox/tai/sandbox"
 )
 
 // builtin returns the programs that every driver has.
@@ -95,11 +97,42 @@ func (d *Driver) lookupLocked(b *box, name string) (Program, string) {
 	if b.dirs[path.Clean(name)] {
 		code, why = 126, "is a directory"
 	}
+	return refusal(code, name, why)
+}
+
+// refusal is a command that could not be started, and why.
+func refusal(code int, name, why string) (Program, string) {
 	why = fmt.Sprintf("%s: %s", name, why)
 	return func(_ context.Context, p *Proc) int {
 		fmt.Fprintf(p.Stderr, "taibox: %s\n", why) //nolint:errcheck // nobody may be left to read it
 		return code
 	}, why
+}
+
+// maxArgsBytes is what Linux takes of arguments and environment in all, with
+// the usual limit of the stack.
+const maxArgsBytes = 2 << 20
+
+// programLocked finds the program of an exec, which the kernel would not run
+// if its words are too long.
+func (d *Driver) programLocked(b *box, spec *sandbox.ExecSpec) (Program, string) {
+	run, problem := d.lookupLocked(b, spec.Args[0])
+	if problem != "" {
+		return run, problem
+	}
+	env := make([]string, 0, len(spec.Env))
+	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
+		env = append(env, k+"="+spec.Env[k])
+	}
+	all := 0
+	long := func(s string) bool {
+		all += len(s) + 1 + 8 // and where it is
+		return len(s) > sandbox.MaxArgBytes
+	}
+	if slices.ContainsFunc(slices.Concat(spec.Args, env), long) || all > maxArgsBytes {
+		return refusal(126, spec.Args[0], sandbox.ExplainTooLong(spec.Args, env))
+	}
+	return run, ""
 }
 
 // num returns an argument as a number, or 0.

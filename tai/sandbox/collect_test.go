@@ -89,7 +89,7 @@ func TestCollect(t *testing.T) {
 		"nothing":     {nil, 0, "", "", false, 0},
 		"both":        {chunks("ab", "X", "cd", "Y"), 0, "abcd", "XY", false, 6},
 		"exactly-max": {chunks("ab", "X"), 3, "ab", "X", false, 3},
-		"over":        {chunks("ab", "XY", "cd", "Z"), 3, "ab", "X", true, 7},
+		"over":        {chunks("ab", "XY", "cd", "Z"), 4, "abd", "Z", true, 7},
 		"gap": {
 			append([]sandbox.Chunk{{Source: sandbox.Gap, Lost: 10}}, sandbox.Chunk{Source: sandbox.Stdout, Offset: 10, Data: []byte("t")}),
 			0, "t", "", true, 11,
@@ -152,4 +152,54 @@ func TestCollectReportsABrokenLink(t *testing.T) {
 	if !errors.Is(err, broken) || string(res.Stdout) != "part" {
 		t.Errorf("collected %q, %v", res.Stdout, err)
 	}
+}
+
+func TestCollectFeedsToTheEndThoughTheClientIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := errors.New("gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		s := &slow{script: script{gone: make(chan struct{})}, may: make(chan struct{})}
+		until, stop := sandbox.Feed(ctx, s, []byte("text"))
+		var err error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err = sandbox.Collect(until, s, nil, false, 0)
+		}()
+		cancel(gone)
+		synctest.Wait()
+		select {
+		case <-s.gone:
+			t.Fatal("hung up before the input was there")
+		default:
+		}
+		close(s.may)
+		<-done
+		stop()
+		if s.in.String() != "text" || !s.inEnd || !errors.Is(err, gone) {
+			t.Errorf("the input was %q, ended %v; the error is %v", s.in.String(), s.inEnd, err)
+		}
+	})
+}
+
+func TestFeedEndsWithTheStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{end: io.EOF, gone: make(chan struct{})}
+		until, stop := sandbox.Feed(t.Context(), s, nil)
+		if _, err := sandbox.Collect(until, s, nil, false, 0); err != nil {
+			t.Error(err)
+		}
+		stop()
+	})
+}
+
+// slow takes input only when it may.
+type slow struct {
+	script
+	may chan struct{}
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	<-s.may
+	return s.script.Write(p)
 }

@@ -40,13 +40,17 @@ type ExecSpec struct {
 	Stdin bool // false: the command reads an empty input
 	TTY   bool // a terminal: one output, Ctrl-C and job control work
 	Size  Size // of the terminal; default 80×24
+	// MergeOutput gives the command one pipe for both outputs. All of it is
+	// then Stdout, in exactly the order in which it was written; without it
+	// that order holds within each output only.
+	MergeOutput bool
 
 	Timeout      time.Duration // 0 = none. TERM to the group, after KillGrace KILL to the whole tree
 	KillGrace    time.Duration // default DefaultKillGrace
 	OnDisconnect OnDisconnect  // default keep
 	Lease        time.Duration // default DefaultLease
 
-	MaxLog    int64 // bytes of output kept; default DefaultMaxLog
+	MaxLog    int64 // bytes of output kept; default DefaultMaxLog, at most [MaxMaxLog]
 	MaxOutput int64 // bytes that Exec collects; default DefaultMaxOutput
 
 	// StdinData is the whole input of an Exec that collects; it implies Stdin.
@@ -107,6 +111,10 @@ type ExecInfo struct {
 	Bytes       int64 `json:"bytes"`
 	FirstOffset int64 `json:"first_offset"`
 	Truncated   bool  `json:"truncated"` // FirstOffset > 0
+	// InputOpen: the command's input has not been ended yet. InputBytes were
+	// handed over so far, and arrive whatever becomes of who fed them.
+	InputOpen  bool  `json:"input_open,omitempty"`
+	InputBytes int64 `json:"input_bytes,omitempty"`
 	// OutputIncomplete: the leader ended while a child still held its output.
 	OutputIncomplete bool `json:"output_incomplete,omitempty"`
 	// Leftover is how many processes of an ended exec still run.
@@ -123,9 +131,17 @@ func (e *ExecInfo) Done() bool { return e.State == ExecExited || e.State == Exec
 type ExecResult struct {
 	ExecInfo
 	Stdout, Stderr []byte
-	// OutputTruncated: the output was longer than MaxOutput; the first
-	// MaxOutput bytes over both streams are here.
+	// OutputTruncated: there was more output than is here. Of what was longer
+	// than MaxOutput the first half and the end are here: see [Collector].
 	OutputTruncated bool
+	// What MaxOutput left out of each.
+	StdoutOmitted, StderrOmitted Omission
+}
+
+// Omission is a hole in a collected output: so many bytes are missing at that
+// offset of what is there. The zero value means none.
+type Omission struct {
+	At, Bytes int64
 }
 
 // Source says where a chunk comes from.

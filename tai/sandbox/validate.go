@@ -28,6 +28,7 @@ const (
 	MinOpenFiles   = 64
 	MaxOpenFiles   = 1 << 30
 	MaxTimeout     = 10 * 365 * 24 * time.Hour
+	MaxMaxLog      = 1 << 30 // what all execs of a box may keep
 )
 
 // ValidateID checks the ID of a box, exec or workspace: a DNS label of at most
@@ -162,8 +163,11 @@ func (s *ExecSpec) Validate() error {
 			add(invalid("%s of %v: it cannot be negative or longer than %v", name, d, MaxTimeout))
 		}
 	}
-	if s.MaxLog < 0 || s.MaxOutput < 0 {
-		add(invalid("output limits cannot be negative"))
+	if s.MaxLog < 0 || s.MaxLog > MaxMaxLog {
+		add(invalid("max log of %d bytes: from 1 to %d are possible", s.MaxLog, int64(MaxMaxLog)))
+	}
+	if s.MaxOutput < 0 {
+		add(invalid("max output of %d bytes: it cannot be negative", s.MaxOutput))
 	}
 	if s.Size != (Size{}) {
 		add(s.Size.Validate())
@@ -193,8 +197,8 @@ func validArgs(args []string) error {
 
 func validEnv(env map[string]string) error {
 	for k, v := range env {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return invalid("environment variable %q: the name must not be empty or contain =, nor anything a NUL byte", k)
+		if k == "" || !utf8.ValidString(k) || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return invalid("environment variable %q: the name must be UTF-8, not empty and without =, and nothing may contain a NUL byte", k)
 		}
 	}
 	return nil

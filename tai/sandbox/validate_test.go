@@ -110,6 +110,7 @@ func TestExecSpecValidate(t *testing.T) {
 		{Args: []string{"x"}},
 		{Entrypoint: true},
 		{Args: []string{"x", ""}, ID: "a", TTY: true, Size: sandbox.Size{Cols: 1, Rows: 10000}, Timeout: sandbox.MaxTimeout, OnDisconnect: "kill"},
+		{Args: []string{"x"}, MaxLog: sandbox.MaxMaxLog},
 	} {
 		if err := good.Validate(); err != nil {
 			t.Errorf("%+v is refused: %v", good, err)
@@ -120,10 +121,12 @@ func TestExecSpecValidate(t *testing.T) {
 		"empty":      {Args: []string{""}},
 		"id":         {Args: []string{"x"}, ID: "A"},
 		"nul":        {Args: []string{"x", "\x00"}},
+		"env-name":   {Args: []string{"x"}, Env: map[string]string{"\xff": "x"}},
 		"timeout":    {Args: []string{"x"}, Timeout: -time.Second},
 		"lease":      {Args: []string{"x"}, Lease: math.MaxInt64},
 		"disconnect": {Args: []string{"x"}, OnDisconnect: "x"},
 		"log":        {Args: []string{"x"}, MaxLog: -1},
+		"long-log":   {Args: []string{"x"}, MaxLog: sandbox.MaxMaxLog + 1},
 		"output":     {Args: []string{"x"}, MaxOutput: -1},
 		"size":       {Args: []string{"x"}, Size: sandbox.Size{Rows: 1}},
 	} {

@@ -17,8 +17,10 @@ type Op string
 const (
 	OpSetup   Op = "setup"   // Setup → Hello
 	OpExec    Op = "exec"    // Exec → ExecInfo, then a stream
+	OpMerged  Op = "merged"  // as OpExec, with one pipe for both outputs
 	OpAttach  Op = "attach"  // Attach → ExecInfo, then a stream
 	OpExecs   Op = "execs"   // → ExecInfo of each, then a TypeEnd
+	OpSettle  Op = "settle"  // → {}, once each exec asked for before is listed or refused
 	OpList    Op = "list"    // → []ExecInfo; what older nodes ask for, and older bridges know
 	OpInspect Op = "inspect" // ID → ExecInfo
 	OpWait    Op = "wait"    // ID → ExecInfo, once it is final
@@ -84,6 +86,8 @@ type Exec struct {
 	Lease        time.Duration        `json:"lease,omitempty"`
 	MaxLog       int64                `json:"max_log,omitempty"`
 	Files        []string             `json:"files,omitempty"`
+
+	Merged bool `json:"-"` // said by OpMerged
 }
 
 // Attach asks for another reader.

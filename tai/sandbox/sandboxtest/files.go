@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/taibox/taibox/tai/sandbox"
 )
@@ -30,6 +31,7 @@ func files(e *env) {
 		{"write-and-read", writeAndRead},
 		{"commands-see-them", commandsSeeThem},
 		{"conditions", writeConditions},
+		{"K10-writers-of-one-file", writersOfOneFile},
 		{"watch", watchFiles},
 		{"directories", directories},
 		{"K08-odd-names", oddNames},
@@ -70,12 +72,19 @@ func (e *env) writeFile(id, name, text string) {
 
 func (e *env) readFile(id, name string, o sandbox.FileOptions) string {
 	e.Helper()
-	r, _, err := e.files().ReadFile(e.ctx, id, name, o)
+	text, err := e.tryRead(id, name, o)
 	e.ok(err)
+	return text
+}
+
+func (e *env) tryRead(id, name string, o sandbox.FileOptions) (string, error) {
+	r, _, err := e.files().ReadFile(e.ctx, id, name, o)
+	if err != nil {
+		return "", err
+	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
-	e.ok(err)
-	return string(data)
+	return string(data), err
 }
 
 func (e *env) stat(id, name string) sandbox.FileInfo {
@@ -116,6 +125,57 @@ func commandsSeeThem(e *env) {
 	e.run(id, e.commands.Write(dir+"/out", "from the box"))
 	if got := e.readFile(id, dir+"/out", sandbox.FileOptions{}); got != "from the box\n" {
 		e.Errorf("the file has %q", got)
+	}
+}
+
+// writersOfOneFile: whoever looks sees what one of them wrote, whole.
+func writersOfOneFile(e *env) {
+	id, dir := e.box(), e.place()
+	const writers, rounds, size = 64, 4, 100_000
+	name := dir + "/f"
+	whole := func(text string) bool {
+		return len(text) == size && strings.Trim(text, text[:1]) == ""
+	}
+	e.writeFile(id, name, strings.Repeat("0", size))
+	done := make(chan struct{})
+	var reading sync.WaitGroup
+	for range 2 {
+		reading.Go(func() {
+			for looks := 0; ; looks++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				text, err := e.tryRead(id, name, sandbox.FileOptions{})
+				if err != nil || !whole(text) {
+					e.Errorf("look %d shows %d bytes, %q, %v", looks, len(text), clip(text), err)
+					return
+				}
+			}
+		})
+	}
+	errs := concurrently(writers, func(i int) error {
+		body := strings.Repeat(string(rune('0'+i)), size)
+		for range rounds {
+			if _, err := e.files().WriteFile(e.ctx, id, name, strings.NewReader(body), sandbox.FileOptions{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	close(done)
+	reading.Wait()
+	for _, err := range errs {
+		e.ok(err)
+	}
+	if text := e.readFile(id, name, sandbox.FileOptions{}); !whole(text) {
+		e.Errorf("in the end there are %d bytes, %q", len(text), clip(text))
+	}
+	list, err := e.files().ListDir(e.ctx, id, dir, sandbox.FileOptions{})
+	e.ok(err)
+	if len(list) != 1 {
+		e.Errorf("beside it is left %+v", list)
 	}
 }
 

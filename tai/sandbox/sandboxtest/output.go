@@ -15,6 +15,7 @@ func output(e *env) {
 	e.cases([]testCase{
 		{"E01-nothing-is-lost", nothingLost},
 		{"E02-order", order},
+		{"E02-merged", merged},
 		{"E07-cap", outputCap},
 		{"hold-back", holdBack},
 		{"hold-back-ends-with-the-link", holdBackEnds},
@@ -66,16 +67,31 @@ func order(e *env) {
 	}
 }
 
+// merged: with one pipe for both the order is exact, and all of it is stdout.
+func merged(e *env) {
+	merge := func(s *sandbox.ExecSpec) { s.MergeOutput = true }
+	res := e.run(e.box(), e.commands.Both(1000), merge)
+	if string(res.Stdout) != numbers(1000) || len(res.Stderr) > 0 {
+		e.Errorf("merged output begins with %q, stderr with %q", clip(string(res.Stdout)), clip(string(res.Stderr)))
+	}
+	res = e.run(e.box(), []string{e.commands.Missing}, merge)
+	e.wantEnd(res.ExecInfo, sandbox.ReasonExit, 127)
+	if !contains(res.Stdout, e.commands.Missing) || len(res.Stderr) > 0 {
+		e.Errorf("of what cannot be started stdout says %q, stderr %q", res.Stdout, res.Stderr)
+	}
+}
+
 func outputCap(e *env) {
 	const n, limit = 500_000, 64 << 10
 	res := e.run(e.box(), e.commands.Count(n), func(s *sandbox.ExecSpec) { s.MaxOutput = limit })
 	e.wantEnd(res.ExecInfo, sandbox.ReasonExit, 0)
 	want := numbers(n)
-	if !res.OutputTruncated || string(res.Stdout) != want[:limit] || res.Bytes != int64(len(want)) {
-		e.Errorf("with a cap: truncated %v, %d bytes collected, %d written", res.OutputTruncated, len(res.Stdout), res.Bytes)
+	hole := sandbox.Omission{At: limit / 2, Bytes: int64(len(want) - limit)}
+	if !res.OutputTruncated || string(res.Stdout) != want[:limit/2]+want[len(want)-limit/2:] || res.StdoutOmitted != hole || res.Bytes != int64(len(want)) {
+		e.Errorf("with a cap: truncated %v, %d bytes collected, %+v left out, %d written", res.OutputTruncated, len(res.Stdout), res.StdoutOmitted, res.Bytes)
 	}
 	res = e.run(e.box(), e.commands.Count(10), func(s *sandbox.ExecSpec) { s.MaxOutput = int64(len(numbers(10))) })
-	if res.OutputTruncated || string(res.Stdout) != numbers(10) {
+	if res.OutputTruncated || res.StdoutOmitted.Bytes != 0 || string(res.Stdout) != numbers(10) {
 		e.Errorf("output as long as the cap: truncated %v, %q", res.OutputTruncated, res.Stdout)
 	}
 }

@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/taibox/taibox/tai/sandbox"
@@ -14,6 +15,7 @@ func reopen(e *env) {
 	for _, c := range []testCase{
 		{"exec-goes-on", execGoesOn},
 		{"output-is-whole", outputIsWhole},
+		{"words-are-bytes", wordsAreBytes},
 		{"ended-while-closed", endedWhileClosed},
 		{"timeout-while-closed", timeoutWhileClosed},
 		{"lease-while-closed", leaseWhileClosed},
@@ -64,6 +66,31 @@ func outputIsWhole(e *env) {
 	rest := e.read(again, t.end)
 	if rest.lost > 0 || string(t.out)+string(rest.out) != numbers(n) {
 		e.Errorf("%d and %d bytes came, %d were lost", len(t.out), len(rest.out), rest.lost)
+	}
+}
+
+// wordsAreBytes: what is not UTF-8 gets to the command, and is on record.
+func wordsAreBytes(e *env) {
+	const raw = "\xff\xfeé"
+	cmd := e.commands.Echo(raw)
+	id := e.started(func(s *sandbox.Spec) {
+		s.Entrypoint, s.Env = &cmd, map[string]string{"RAW": raw}
+	})
+	e.wait(id, sandbox.EntrypointExec)
+	res := e.run(id, cmd)
+	if string(res.Stdout) != raw+"\n" {
+		e.Errorf("%q was said as %q", raw, res.Stdout)
+	}
+	for range 2 {
+		x, err := e.d.InspectExec(e.ctx, id, res.ID)
+		e.ok(err)
+		if !slices.Equal(x.Args, cmd) || !slices.Equal(e.inspect(id).Entrypoint, cmd) {
+			e.Errorf("the record has %q, the box %q; wanted is %q", x.Args, e.inspect(id).Entrypoint, cmd)
+		}
+		if env := e.run(id, e.commands.Env()).Stdout; !contains(env, "RAW="+raw+"\n") {
+			e.Errorf("the environment is %q", env)
+		}
+		e.reopened()
 	}
 }
 
