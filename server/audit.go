@@ -4,12 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/taibox/taibox/internal/audit"
+	"github.com/taibox/taibox/sandbox"
+	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
 // note gathers what the audit log says of a request.
@@ -65,19 +68,20 @@ func noteExec(ctx context.Context, id string) {
 
 // auditLater keeps a request that becomes a WebSocket from being written down
 // as done for that alone: what is returned writes it down once its result is
-// known.
+// known, and the edge does so at the latest.
 func (s *Server) auditLater(r *http.Request) (settle func()) {
 	n := noteOf(r.Context())
-	set := func(open bool) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.open = open
-	}
-	set(true)
+	n.leaveOpen(true)
 	return func() {
-		set(false)
+		n.leaveOpen(false)
 		s.audit(r, n, http.StatusSwitchingProtocols)
 	}
+}
+
+func (n *note) leaveOpen(open bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open = open
 }
 
 // noteID notes the id of what was made.
@@ -146,6 +150,54 @@ func (s *Server) audit(r *http.Request, n *note, status int) {
 		s.log.LogAttrs(r.Context(), slog.LevelError, "audit log is not complete", slog.String("request_id", id), slog.Any("err", err))
 	}
 }
+
+// auditEnd writes down what nobody asked for: that a box failed, or was stopped
+// or removed, and that an exec was lost or killed for memory. The reason is
+// known for as long as the log is kept, and not just as long as the box.
+func (s *Server) auditEnd(ctx context.Context, e *sandbox.Event) {
+	if s.auditor.log == nil {
+		return
+	}
+	end := audit.Entry{
+		Time: e.Time.UTC(), Caller: audit.Caller{Key: "system"}, Verb: verbEnd,
+		Object: audit.Object{Kind: string(KindBox), ID: e.Box, Owner: e.Owner, Node: e.NodeID}, Result: string(e.State), Reason: e.Reason,
+	}
+	switch asked := slices.Contains(askedReasons, e.Reason); {
+	case e.Type == sandbox.EventState && (e.State == taisandbox.StateFailed || e.State == taisandbox.StateStopped && !asked):
+	case e.Type == sandbox.EventRemoved && !asked:
+		end.Result = statusRemoved
+	case e.Type == sandbox.EventExec && (e.Exec.Reason == taisandbox.ReasonOOM || e.Exec.Reason == taisandbox.ReasonLost):
+		end.Object.Exec, end.Result, end.Reason = e.Exec.ID, string(e.Exec.State), string(e.Exec.Reason)
+	default:
+		return
+	}
+	if err := s.auditor.log.Write(&end); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelError, "audit log is not complete", slog.String("box", e.Box), slog.Any("err", err))
+	}
+}
+
+// auditFailed writes down what failed while nobody looked. It is so again at
+// each start, with the same time, for as long as the box is there.
+func (s *Server) auditFailed(ctx context.Context) {
+	boxes, err := s.cfg.Manager.List(ctx, sandbox.ListOptions{})
+	if err != nil {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "boxes that failed meanwhile are not in the audit log", slog.Any("err", err))
+		return
+	}
+	for _, b := range boxes {
+		if i := b.Snapshot(); i.Status == string(taisandbox.StateFailed) {
+			s.auditEnd(ctx, &sandbox.Event{
+				Time: i.StoppedAt, Type: sandbox.EventState, Box: i.ID, Owner: i.Owner, NodeID: i.NodeID, State: taisandbox.StateFailed, Reason: i.StopReason,
+			})
+		}
+	}
+}
+
+// verbEnd is the verb of what nobody asked for.
+const verbEnd = "end"
+
+// askedReasons are those of ends that are a request's, which is written down.
+var askedReasons = []string{"user", "create-failed"}
 
 // admit notes a stranger, or counts it for the next one that is noted.
 func (a *auditor) admit(e *audit.Entry) bool {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -34,7 +35,7 @@ type boxPath struct {
 }
 
 type createBoxInput struct {
-	Key  string `header:"Idempotency-Key" doc:"The same key with the same body is the same box"`
+	Key  string `header:"Idempotency-Key" maxLength:"256" doc:"The same key with the same body is the same box"`
 	Body rest.CreateBox
 }
 
@@ -64,7 +65,7 @@ func (s *Server) createBox(ctx context.Context, in *createBoxInput) (*output[res
 }
 
 // mayUse asks the authoriser about what a box is to have of the machine and of
-// workspaces.
+// workspaces. It is those very workspaces that the box gets.
 func (s *Server) mayUse(ctx context.Context, o *sandbox.CreateOptions) error {
 	for _, d := range o.Devices {
 		if err := s.allow(ctx, VerbExec, Object{Kind: KindHost, ID: d, Node: o.NodeID}); err != nil {
@@ -87,9 +88,11 @@ func (s *Server) mayUse(ctx context.Context, o *sandbox.CreateOptions) error {
 		if m.ReadOnly {
 			verb = VerbGet
 		}
-		if _, err := s.workspace(ctx, verb, m.WorkspaceID); err != nil {
+		w, err := s.workspace(ctx, verb, m.WorkspaceID)
+		if err != nil {
 			return err
 		}
+		o.Workspaces = append(o.Workspaces, w)
 	}
 	return nil
 }
@@ -115,14 +118,18 @@ func (s *Server) discreet(ctx context.Context, o *sandbox.CreateOptions, err err
 // createOptions fills in the server's defaults.
 func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error) {
 	r, d := &in.Body, &s.cfg.Defaults
+	entrypoint, err := entrypointOf(r)
+	if err != nil {
+		return sandbox.CreateOptions{}, err
+	}
 	o := sandbox.CreateOptions{
 		ID: r.ID, Owner: r.Owner, Labels: r.Labels, NodeID: r.NodeID, Policy: sandbox.LifecyclePolicy(r.Policy),
-		Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.Env, Entrypoint: r.Entrypoint, NoStart: r.NoStart,
+		Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.Env, Entrypoint: entrypoint, NoStart: r.NoStart,
 		Hostname: r.Hostname, ExtraHosts: r.ExtraHosts,
 		Isolation: taisandbox.Isolation(r.Isolation), Network: taisandbox.Network(r.Network),
 		Memory: d.Memory, CPUs: d.CPUs, Pids: d.Pids, OpenFiles: r.OpenFiles, ReadOnly: r.ReadOnly, Tmpfs: r.Tmpfs, Devices: r.Devices,
 		WorkspaceID: r.WorkspaceID, MountMode: r.MountMode, MountPath: r.MountPath,
-		IdempotencyKey: in.Key,
+		KeepAlive: r.KeepAlive, IdempotencyKey: in.Key,
 	}
 	for _, m := range r.Mounts {
 		o.Mounts = append(o.Mounts, sandbox.Mount(m))
@@ -143,11 +150,18 @@ func (s *Server) createOptions(in *createBoxInput) (sandbox.CreateOptions, error
 	if r.Pids != nil {
 		o.Pids = *r.Pids
 	}
-	errs := []error{s.cfg.Max.check(&o), timeouts(&o, r)}
+	errs := [3]error{s.cfg.Max.check(&o), timeouts(&o, r)}
+	o.IdempotencyBody, errs[2] = json.Marshal(r)
 	if r.IdleTimeoutMs == nil && (o.Policy == "" || o.Policy == sandbox.Session) {
 		o.IdleTimeout = d.IdleTimeout
 	}
-	return o, errors.Join(errs...)
+	return o, errors.Join(errs[:]...)
+}
+
+// boxStates are the states that a box of a list can have.
+var boxStates = []string{
+	string(taisandbox.StateCreating), string(taisandbox.StateCreated), string(taisandbox.StateRunning), string(taisandbox.StateStopping),
+	string(taisandbox.StateStopped), string(taisandbox.StateRemoving), string(taisandbox.StateFailed),
 }
 
 type listBoxesInput struct {
@@ -165,6 +179,9 @@ func (s *Server) listBoxes(ctx context.Context, in *listBoxesInput) (*output[res
 	labels, err := parseLabels(in.Label)
 	if err != nil {
 		return nil, err
+	}
+	if in.Status != "" && !slices.Contains(boxStates, in.Status) {
+		return nil, fmt.Errorf("%w: query.status: %.64q: %s are possible", rest.ErrRequest, in.Status, strings.Join(boxStates, ", "))
 	}
 	boxes, err := s.cfg.Manager.List(ctx, sandbox.ListOptions{Owner: in.Owner, NodeID: in.Node, Labels: labels})
 	if err != nil {

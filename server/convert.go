@@ -17,16 +17,18 @@ func boxOf(i *sandbox.BoxInfo) rest.Box {
 		Image: i.Image, ImageDigest: i.ImageDigest, Isolation: string(i.Isolation), Labels: maps.Clone(i.Labels),
 		CreatedAt: i.CreatedAt, LastActive: i.LastActive, StartedAt: i.StartedAt, StoppedAt: i.StoppedAt,
 		StopReason: i.StopReason, Error: i.Error, OOMKills: i.OOMKills, Network: string(i.Network), IP: i.IP,
-		Entrypoint: list(i.Entrypoint), Cmd: list(i.Cmd), WorkDir: i.WorkDir, User: i.User,
+		WorkDir: i.WorkDir, User: i.User,
 		ProcessCount: i.ProcessCount, RunningExecs: i.RunningExecs,
 		MemoryBytes: i.Memory, CPUs: i.CPUs, Pids: i.Pids, OpenFiles: i.OpenFiles, ReadOnly: i.ReadOnly, Devices: list(i.Devices),
 		WorkspaceID: i.WorkspaceID, Mounts: make([]rest.Mount, 0, len(i.Mounts)),
-		IdleTimeoutMs: i.IdleTimeout.Milliseconds(), MaxLifetimeMs: i.MaxLifetime.Milliseconds(),
+		IdleTimeoutMs: i.IdleTimeout.Milliseconds(), KeepAlive: i.KeepAlive, MaxLifetimeMs: i.MaxLifetime.Milliseconds(),
 		StopTimeoutMs: i.StopTimeout.Milliseconds(), Busy: list(i.Busy), Phases: make([]rest.Phase, 0, len(i.Phases)),
 	}
 	if b.Labels == nil {
 		b.Labels = map[string]string{}
 	}
+	b.Entrypoint, b.EntrypointB64 = rest.Words(list(i.Entrypoint))
+	b.Cmd, b.CmdB64 = rest.Words(list(i.Cmd))
 	for _, m := range i.Mounts {
 		b.Mounts = append(b.Mounts, rest.Mount(m))
 	}
@@ -55,10 +57,12 @@ func execOf(e *taisandbox.ExecInfo) rest.Exec {
 	if !end.IsZero() {
 		duration = max(0, end.Sub(e.Started).Milliseconds())
 	}
+	args, raw := rest.Words(list(e.Args))
 	return rest.Exec{
-		ID: e.ID, Box: e.Box, Args: list(e.Args), EnvNames: e.EnvNames, User: e.User, WorkDir: e.WorkDir, TTY: e.TTY, PID: e.PID,
+		ID: e.ID, Box: e.Box, Args: args, ArgsB64: raw, EnvNames: e.EnvNames, User: e.User, WorkDir: e.WorkDir, TTY: e.TTY, PID: e.PID,
 		Started: e.Started, Ended: e.Ended, DurationMs: duration, State: string(e.State), ExitCode: e.ExitCode, Signal: e.Signal,
 		Reason: string(e.Reason), Error: e.Error, Bytes: e.Bytes, FirstOffset: e.FirstOffset, Truncated: e.Truncated,
+		InputOpen: e.InputOpen, InputBytes: e.InputBytes,
 		OutputIncomplete: e.OutputIncomplete, Leftover: e.Leftover, OOMKills: e.OOMKills,
 	}
 }
@@ -70,14 +74,33 @@ func resultOf(r *taisandbox.ExecResult) rest.ExecResult {
 		Error: e.Error, DurationMs: e.DurationMs, Truncated: r.OutputTruncated, Bytes: e.Bytes, OutputIncomplete: e.OutputIncomplete,
 	}
 	res.SetOutput(r.Stdout, r.Stderr)
+	res.StdoutOmitted = rest.OmissionOf(r.StdoutOmitted.At, r.StdoutOmitted.Bytes)
+	res.StderrOmitted = rest.OmissionOf(r.StderrOmitted.At, r.StderrOmitted.Bytes)
 	return res
+}
+
+// entrypointOf returns the entrypoint that a create asks for; nil for the image's.
+func entrypointOf(r *rest.CreateBox) (*[]string, error) {
+	if r.EntrypointB64 == nil {
+		return r.Entrypoint, nil
+	}
+	var text []string
+	if r.Entrypoint != nil {
+		text = list(*r.Entrypoint)
+	}
+	words, err := rest.WordsOf("entrypoint", text, r.EntrypointB64)
+	return &words, err
 }
 
 // specOf checks what only the API can: the contract checks the rest.
 func specOf(r *rest.ExecRequest) (taisandbox.ExecSpec, error) {
+	args, err := rest.WordsOf("cmd", r.Cmd, r.CmdB64)
+	if err != nil {
+		return taisandbox.ExecSpec{}, err
+	}
 	spec := taisandbox.ExecSpec{
-		ID: r.ID, Args: r.Cmd, Entrypoint: r.Entrypoint, Env: r.Env, WorkDir: r.WorkDir, User: r.User,
-		Stdin: r.Stdin, TTY: r.TTY, OnDisconnect: taisandbox.OnDisconnect(r.OnDisconnect), MaxLog: r.MaxLog, MaxOutput: r.MaxOutput,
+		ID: r.ID, Args: args, Entrypoint: r.Entrypoint, Env: r.Env, WorkDir: r.WorkDir, User: r.User,
+		Stdin: r.Stdin, TTY: r.TTY, MergeOutput: r.MergeOutput, OnDisconnect: taisandbox.OnDisconnect(r.OnDisconnect), MaxLog: r.MaxLog, MaxOutput: r.MaxOutput,
 	}
 	if r.Cols != 0 || r.Rows != 0 {
 		spec.Size = taisandbox.Size{Cols: r.Cols, Rows: r.Rows}
@@ -142,7 +165,9 @@ func nodeOf(n registry.NodeSnapshot) rest.Node {
 func portsOf(ports []taisandbox.Port) rest.PortList {
 	l := rest.PortList{Items: make([]rest.Port, 0, len(ports))}
 	for _, p := range ports {
-		l.Items = append(l.Items, rest.Port{Network: p.Network, Address: p.Address, Port: p.Port, PID: p.PID, Process: p.Process})
+		port := rest.Port{Network: p.Network, Address: p.Address, Port: p.Port, PID: p.PID}
+		port.Process, port.ProcessB64 = shownBytes(p.Process)
+		l.Items = append(l.Items, port)
 	}
 	return l
 }

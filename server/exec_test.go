@@ -273,6 +273,9 @@ func TestE07_CollectHasACap(t *testing.T) {
 	if !r.Truncated || len(*r.Stdout) != 1000 || r.Bytes != 50000000 || *r.ExitCode != 0 {
 		t.Errorf("truncated %v, %d bytes of %d", r.Truncated, len(*r.Stdout), r.Bytes)
 	}
+	if hole := (rest.Omission{At: 500, Bytes: 50000000 - 1000}); r.StdoutOmitted == nil || *r.StdoutOmitted != hole || r.StderrOmitted != nil {
+		t.Errorf("%+v and %+v were left out", r.StdoutOmitted, r.StderrOmitted)
+	}
 	for max := int64(1); max < 9; max++ {
 		r := w.collect("b1", rest.ExecRequest{Cmd: []string{"cat"}, StdinB64: []byte("a🚀é🚀"), MaxOutput: max})
 		if r.Stdout == nil || !utf8.ValidString(*r.Stdout) || !r.Truncated || int64(len(*r.Stdout)) > max {

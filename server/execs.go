@@ -61,15 +61,22 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*output[any], error) 
 	if spec.MaxOutput > maxCollect {
 		return nil, fmt.Errorf("%w: max_output of %d: at most %d are possible here; a WebSocket has no limit", taisandbox.ErrInvalidSpec, spec.MaxOutput, int64(maxCollect))
 	}
-	hasStdin := spec.Stdin || len(in.Body.StdinB64) > 0
-	spec.Stdin = hasStdin
-	stream, joined, err := s.openExec(ctx, b, in, spec)
+	spec.Stdin = spec.Stdin || len(in.Body.StdinB64) > 0
+	stream, at, feed, err := s.openExec(ctx, b, in, spec)
 	if err != nil {
 		return nil, err
 	}
+	until := ctx
+	if feed && spec.OnDisconnect != taisandbox.OnDisconnectKill {
+		// The command goes on without its client, so it gets all that was sent for it.
+		var stop func()
+		until, stop = taisandbox.Feed(ctx, stream, in.Body.StdinB64[at:])
+		defer stop()
+		feed = false
+	}
 	defer stream.Close()                                             //nolint:errcheck // what counts was read
 	defer context.AfterFunc(s.stopping, func() { stream.Close() })() //nolint:errcheck // it makes Collect return
-	res, err := taisandbox.Collect(ctx, stream, in.Body.StdinB64, hasStdin && !joined, spec.MaxOutput)
+	res, err := taisandbox.Collect(until, stream, in.Body.StdinB64[at:], feed, spec.MaxOutput)
 	switch {
 	case err != nil && s.stopping.Err() != nil:
 		return nil, &detailedError{fmt.Errorf("exec %s in box %s goes on: %w", stream.ID(), in.ID, rest.ErrStopping), map[string]any{"exec_id": stream.ID()}}
@@ -86,7 +93,7 @@ func (s *Server) execDetached(ctx context.Context, b *sandbox.Box, in *execInput
 	case spec.OnDisconnect == taisandbox.OnDisconnectKill:
 		return nil, fmt.Errorf("%w: on_disconnect kill with detach: nobody is connected", taisandbox.ErrInvalidSpec)
 	}
-	stream, _, err := s.openExec(ctx, b, in, spec)
+	stream, _, _, err := s.openExec(ctx, b, in, spec)
 	if err != nil {
 		return nil, err
 	}

@@ -28,8 +28,8 @@ func (s *Server) fileRoutes() {
 	handle(s, http.MethodDelete, files, "Remove a file or directory", func(ctx context.Context, in *removeBoxFile) (*nothing, error) {
 		return a.removeFile(ctx, filePlace{in.ID, in.User, in.Path, in.PathB64}, in.Recursive, in.IfMatch)
 	})
-	handle(s, http.MethodGet, files+"/list", "What is in a directory, by name", func(ctx context.Context, in *boxFile) (*output[rest.FileList], error) {
-		return a.listFiles(ctx, filePlace{in.ID, in.User, in.Path, in.PathB64})
+	handle(s, http.MethodGet, files+"/list", "What is in a directory, by name", func(ctx context.Context, in *boxDir) (*output[rest.FileList], error) {
+		return a.listFiles(ctx, filePlace{in.ID, in.User, in.Path, in.PathB64}, in.Paging)
 	})
 	handle(s, http.MethodGet, files+"/stat", "Describe a file", func(ctx context.Context, in *statBoxFile) (*output[rest.File], error) {
 		return a.statFile(ctx, filePlace{in.ID, in.User, in.Path, in.PathB64}, in.Follow)
@@ -103,16 +103,21 @@ func (a *fileAPI) removeFile(ctx context.Context, p filePlace, all bool, ifMatch
 	return nil, err
 }
 
-func (a *fileAPI) listFiles(ctx context.Context, p filePlace) (*output[rest.FileList], error) {
+func (a *fileAPI) listFiles(ctx context.Context, p filePlace, paging Paging) (*output[rest.FileList], error) {
 	t, name, err := a.at(ctx, VerbGet, p)
 	if err != nil {
 		return nil, err
 	}
-	items, err := t.list(ctx, name)
+	files, err := t.list(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return ok(rest.FileList{Items: items}), nil
+	named := func(f *rest.File) cursor { return cursor{0, rawName(f)} }
+	items, next, err := pageUpTo(maxFilePage, paging, inOrder(files, named), named, always(func(f *rest.File) rest.File { return *f }))
+	if err != nil {
+		return nil, err
+	}
+	return ok(rest.FileList{Items: items, NextToken: next}), nil
 }
 
 func (a *fileAPI) statFile(ctx context.Context, p filePlace, follow bool) (*output[rest.File], error) {

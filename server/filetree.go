@@ -55,12 +55,13 @@ type filePlace struct {
 	path, b64 string // the path, or its bytes
 }
 
-// boxFile is the input of a route about a file of a box.
-type boxFile struct {
+// boxDir is the input of a route about the files in a directory of a box.
+type boxDir struct {
 	ID      string `path:"id"`
 	Path    string `query:"path" doc:"Absolute, in the box"`
 	PathB64 string `query:"path_b64" doc:"Instead of path: its bytes in base64"`
 	User    string `query:"user" doc:"Who does it: user[:group]; default the box's user"`
+	Paging
 }
 
 // workspaceFile is the input of a route about a file of a workspace.
@@ -68,6 +69,15 @@ type workspaceFile struct {
 	ID      string `path:"id"`
 	Path    string `query:"path" doc:"Relative to the workspace's root, which is the default"`
 	PathB64 string `query:"path_b64" doc:"Instead of path: its bytes in base64"`
+}
+
+// workspaceDir is the input of a route about the files in a directory of a
+// workspace.
+type workspaceDir struct {
+	ID      string `path:"id"`
+	Path    string `query:"path" doc:"Relative to the workspace's root, which is the default"`
+	PathB64 string `query:"path_b64" doc:"Instead of path: its bytes in base64"`
+	Paging
 }
 
 // at finds the tree and the path of a call.

@@ -102,3 +102,66 @@ func TestLimitOfWorkspace(t *testing.T) {
 		}
 	}
 }
+
+// TestG11_IdempotencyKeyOfAWorkspace: a repeat is compared by what was asked
+// for, whatever the limit has become meanwhile.
+func TestG11_IdempotencyKeyOfAWorkspace(t *testing.T) {
+	var most int64
+	w := newWorldWith(t, func(c *server.Config) { c.Max.Disk = most })
+	const body = `{"name":"n"}`
+	create := func(key, body string) (int, string) {
+		status, _, answer := w.call(http.MethodPost, "/v1/workspaces", body, rest.HeaderIdempotencyKey, key)
+		return status, answer
+	}
+	_, first := create("k", body)
+	most = 64 << 20
+	w.restart()
+	if status, again := create("k", body); status != http.StatusCreated || again != first {
+		t.Errorf("%d %s; the first was %s", status, again, first)
+	}
+	if limited, err := w.CreateWorkspace(w.ctx, rest.CreateWorkspace{Name: "n", IdempotencyKey: "limited"}); err == nil { // what enforces it needs root
+		most *= 2
+		w.restart()
+		again, err := w.CreateWorkspace(w.ctx, rest.CreateWorkspace{Name: "n", IdempotencyKey: "limited"})
+		if err != nil || again.ID != limited.ID {
+			t.Errorf("%+v, %v; the first was %+v", again, err, limited)
+		}
+		if err := w.Workspace(limited.ID).Delete(w.ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if status, answer := create("k", `{"name":"n","quota_bytes":33554432}`); status != http.StatusConflict || failure(t, answer).Code != sandbox.ErrIdempotencyKey.Reason {
+		t.Errorf("with a quota: %d %s", status, answer)
+	}
+	if status, answer := create("k", `{"name":"n","quota_files":100}`); status != http.StatusConflict || failure(t, answer).Code != sandbox.ErrIdempotencyKey.Reason {
+		t.Errorf("with a quota of files: %d %s", status, answer)
+	}
+}
+
+// TestG11_IdempotencyKeyOverDefaults: the same body is the same box, whatever
+// the server fills in meanwhile.
+func TestG11_IdempotencyKeyOverDefaults(t *testing.T) {
+	var d server.Defaults
+	w := newWorldWith(t, func(c *server.Config) { c.Defaults = d })
+	first := w.create(rest.CreateBox{IdempotencyKey: "k"})
+	d = server.Defaults{Memory: 64 << 20, IdleTimeout: time.Hour}
+	w.restart()
+	if again := w.create(rest.CreateBox{IdempotencyKey: "k"}); again.ID != first.ID {
+		t.Errorf("another box: %s and %s", first.ID, again.ID)
+	}
+	if _, err := w.CreateBox(w.ctx, rest.CreateBox{IdempotencyKey: "k", KeepAlive: true}); !errors.Is(err, sandbox.ErrIdempotencyKey) {
+		t.Errorf("another body: %v", err)
+	}
+}
+
+// TestLengthOfIdempotencyKey is what is promised, for whatever is made.
+func TestLengthOfIdempotencyKey(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{"/v1/sandboxes", "/v1/workspaces"} {
+		for n, want := range map[int]int{256: http.StatusCreated, 257: http.StatusBadRequest} {
+			if status, _, answer := w.call(http.MethodPost, path, "{}", rest.HeaderIdempotencyKey, strings.Repeat("k", n)); status != want {
+				t.Errorf("%s with %d bytes: %d %s", path, n, status, answer)
+			}
+		}
+	}
+}

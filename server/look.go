@@ -3,8 +3,9 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
-	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -27,10 +28,11 @@ type allStatsInput struct {
 	Owner string   `query:"owner"`
 	Node  string   `query:"node"`
 	Label []string `query:"label,explode" doc:"key=value; all must match"`
+	Paging
 }
 
 // allStats measures what runs, oldest first. A box that ends meanwhile, or
-// whose node does not measure, is left out.
+// whose node does not measure, is left out; one that does not answer is not.
 func (s *Server) allStats(ctx context.Context, in *allStatsInput) (*output[rest.StatsList], error) {
 	if err := s.allow(ctx, VerbList, Object{Kind: KindBox, Owner: in.Owner, Node: in.Node}); err != nil {
 		return nil, err
@@ -43,46 +45,77 @@ func (s *Server) allStats(ctx context.Context, in *allStatsInput) (*output[rest.
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex
-	found := map[string]rest.BoxStats{}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(measureAtOnce)
-	for _, b := range boxes {
-		info := b.Snapshot()
-		if info.Status != string(taisandbox.StateRunning) ||
-			s.allow(ctx, VerbGet, Object{Kind: KindBox, ID: info.ID, Owner: info.Owner, Node: info.NodeID}) != nil {
-			continue
+	looks := func(yield func(look) bool) {
+		for _, b := range boxes {
+			if !yield(look{b, b.Snapshot()}) {
+				return
+			}
 		}
+	}
+	created := func(l *look) cursor { return cursor{l.info.CreatedAt.UnixNano(), l.info.ID} }
+	running := func(l *look) (look, bool) {
+		return *l, l.info.Status == string(taisandbox.StateRunning) &&
+			s.allow(ctx, VerbGet, Object{Kind: KindBox, ID: l.info.ID, Owner: l.info.Owner, Node: l.info.NodeID}) == nil
+	}
+	asked, next, err := page(in.Paging, looks, created, running)
+	if err != nil {
+		return nil, err
+	}
+	measured := make([]*rest.BoxStats, len(asked))
+	var g errgroup.Group
+	g.SetLimit(measureAtOnce)
+	for i := range asked {
 		g.Go(func() error {
-			stats, err := b.Stats(gctx)
-			if passed(err) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			found[info.ID] = rest.BoxStats{ID: info.ID, Owner: info.Owner, Stats: statsOf(&stats)}
-			return nil
+			measured[i] = s.measure(ctx, &asked[i])
+			return context.Cause(ctx)
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	list := rest.StatsList{Items: make([]rest.BoxStats, 0, len(found))}
-	for _, b := range boxes {
-		if st, ok := found[b.ID()]; ok {
-			list.Items = append(list.Items, st)
+	list := rest.StatsList{Items: make([]rest.BoxStats, 0, len(measured)), NextToken: next}
+	for _, m := range measured {
+		if m != nil {
+			list.Items = append(list.Items, *m)
 		}
 	}
 	return ok(list), nil
 }
 
+// look is a box as it was when a list was made.
+type look struct {
+	box  *sandbox.Box
+	info sandbox.BoxInfo
+}
+
+// measure measures a box of a list, which it does not hold up for long. It
+// returns nil for one that does not run any more, or never can be measured.
+func (s *Server) measure(ctx context.Context, l *look) *rest.BoxStats {
+	short, cancel := context.WithTimeoutCause(ctx, measureTimeout, errMeasureTimeout)
+	defer cancel()
+	stats, err := l.box.Stats(short)
+	m := &rest.BoxStats{ID: l.info.ID, Owner: l.info.Owner}
+	switch {
+	case err == nil:
+		m.Stats = statsOf(&stats)
+		return m
+	case passed(err):
+		return nil
+	case context.Cause(short) == errMeasureTimeout: //nolint:errorlint // its own, and not what a driver made of it
+		err = errMeasureTimeout
+	}
+	m.Error = s.fail(ctx, err).Body.Message
+	m.Time, m.MemoryLimitBytes = time.Now(), l.info.Memory
+	return m
+}
+
+// errMeasureTimeout is a box of a list that lets one wait.
+var errMeasureTimeout = fmt.Errorf("%w within %v", taisandbox.ErrBridgeLost, measureTimeout)
+
 // passed reports whether a box could not be measured because it does not run
 // any more, or never can.
 func passed(err error) bool {
-	for _, e := range []error{sandbox.ErrNotFound, sandbox.ErrNotRunning, sandbox.ErrRemoving, sandbox.ErrLost, sandbox.ErrUnsupported, taisandbox.ErrBridgeLost} {
+	for _, e := range []error{sandbox.ErrNotFound, sandbox.ErrNotRunning, sandbox.ErrRemoving, sandbox.ErrLost, sandbox.ErrUnsupported} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -101,10 +134,9 @@ func (s *Server) processes(ctx context.Context, in *boxPath) (*output[rest.Proce
 	}
 	list := rest.ProcessList{Items: make([]rest.Process, 0, len(found))}
 	for _, p := range found {
-		list.Items = append(list.Items, rest.Process{
-			PID: p.PID, PPID: p.PPID, UID: p.UID, State: p.State, CPUMs: millis(p.CPU), RSSBytes: p.RSSBytes,
-			StartedAt: p.StartedAt, Command: p.Command,
-		})
+		item := rest.Process{PID: p.PID, PPID: p.PPID, UID: p.UID, State: p.State, CPUMs: millis(p.CPU), RSSBytes: p.RSSBytes, StartedAt: p.StartedAt}
+		item.Command, item.CommandB64 = shownBytes(p.Command)
+		list.Items = append(list.Items, item)
 	}
 	return ok(list), nil
 }

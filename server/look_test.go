@@ -55,6 +55,52 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// What a process calls itself is there as it is.
+func TestProcessOfOtherBytes(t *testing.T) {
+	w := newWorld(t)
+	w.create(rest.CreateBox{ID: "p1"})
+	b, err := w.manager.Get(w.ctx, "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.OpenExec(w.ctx, taisandbox.ExecSpec{Args: []string{"sleep", "100", "\xff"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	list, err := w.Processes(w.ctx, "p1")
+	if err != nil || len(list) != 2 || list[1].Command != "sleep 100 \uFFFD" || string(list[1].CommandB64) != "sleep 100 \xff" || list[0].CommandB64 != nil {
+		t.Errorf("processes %+v, %v", list, err)
+	}
+}
+
+// silent is a machine with a box that cannot be measured.
+type silent struct{ *fake.Driver }
+
+func (s silent) Stats(ctx context.Context, id string) (taisandbox.Stats, error) {
+	if id == "s2" {
+		return taisandbox.Stats{}, taisandbox.ErrBridgeLost
+	}
+	return s.Driver.Stats(ctx, id)
+}
+
+// TestL08_SilentBoxStaysInTheList: a box that is there is in the list, and hides
+// no other.
+func TestL08_SilentBoxStaysInTheList(t *testing.T) {
+	w := (&world{t: t, wrap: func(d *fake.Driver) taisandbox.Sandbox { return silent{d} }}).begin()
+	memory := int64(64 << 20)
+	for _, id := range []string{"s1", "s2", "s3"} {
+		w.create(rest.CreateBox{ID: id, MemoryBytes: &memory})
+	}
+	all, err := w.AllStats(w.ctx)
+	if err != nil || len(all) != 3 || all[1].ID != "s2" || all[0].Error+all[2].Error != "" || all[0].Pids == 0 || all[2].Pids == 0 {
+		t.Fatalf("stats %+v, %v", all, err)
+	}
+	if s := all[1]; !strings.Contains(s.Error, taisandbox.ErrBridgeLost.Msg) || s.Time.IsZero() || s.MemoryLimitBytes != memory {
+		t.Errorf("stats %+v", s)
+	}
+}
+
 // A node that cannot measure or list says so, and hides no other.
 func TestLookWithoutFeatures(t *testing.T) {
 	w := newWorld(t, fake.WithoutFeatures(taisandbox.FeatureStats, taisandbox.FeatureProcesses))
@@ -90,9 +136,10 @@ func TestMetrics(t *testing.T) {
 	}
 	w.call(http.MethodGet, "/nosuch/"+strings.Repeat("x", 20), "")
 	var body string
-	eventually(t, "the events are counted", func() bool {
+	eventually(t, "the events are counted, and the socket is closed", func() bool {
 		body = w.metricsText()
-		return strings.Contains(body, `taibox_removes_total{reason="user"} 1`) && strings.Contains(body, `taibox_execs_total{reason="exit"} 1`)
+		return strings.Contains(body, `taibox_removes_total{reason="user"} 1`) && strings.Contains(body, `taibox_execs_total{reason="exit"} 1`) &&
+			strings.Contains(body, "taibox_websockets 0")
 	})
 	for _, want := range []string{
 		`taibox_boxes{state="running"} 1`, `taibox_boxes{state="failed"} 0`,

@@ -121,15 +121,18 @@ func resultOfCreate(err error) string {
 	return codeOf(errmap.HTTPStatus(err))
 }
 
-// count counts what events tell, until ctx ends.
-func (m *metrics) count(ctx context.Context, manager *sandbox.Manager) {
+// follow counts and writes down what events tell, until ctx ends.
+func (s *Server) follow(ctx context.Context) {
 	at := ""
 	for ctx.Err() == nil {
 		sub, end := context.WithCancelCause(ctx)
-		events, from, err := manager.EventsSince(sub, at)
+		events, from, err := s.cfg.Manager.EventsSince(sub, at)
 		if err != nil {
 			end(nil)
 			return // the manager has ended
+		}
+		if at == "" {
+			s.auditFailed(ctx)
 		}
 		at = from
 		for e := range events {
@@ -137,7 +140,8 @@ func (m *metrics) count(ctx context.Context, manager *sandbox.Manager) {
 				break // behind: what was missed may be kept
 			}
 			at = e.ID
-			m.event(&e)
+			s.metrics.event(&e)
+			s.auditEnd(ctx, &e)
 		}
 		end(nil)
 	}

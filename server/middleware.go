@@ -33,13 +33,18 @@ func (s *Server) edge(next http.Handler) http.Handler {
 			p := recover()
 			if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
 				s.recovered(ctx, p)
+				answer := newBodyError(ctx, rest.ErrInternal)
 				if rec.status == 0 {
-					newBodyError(ctx, rest.ErrInternal).write(rec)
+					answer.write(rec)
 					p = nil
 				}
 			}
 			if p == nil {
 				rec.begin(http.StatusOK) // what net/http sends if nobody says more
+			}
+			if rec.status == http.StatusSwitchingProtocols { // its result is known by now, whatever it is
+				n.leaveOpen(false)
+				s.audit(r, n, rec.status)
 			}
 			s.metrics.request(rec.route, rec.status)
 			s.log.LogAttrs(ctx, slog.LevelDebug, "request",

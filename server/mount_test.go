@@ -1,15 +1,21 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/internal/keystore"
+	"github.com/taibox/taibox/sandbox"
+	"github.com/taibox/taibox/server"
+	"github.com/taibox/taibox/workspace"
 )
 
 func TestMounts(t *testing.T) {
@@ -107,5 +113,74 @@ func TestMountsOfOwners(t *testing.T) {
 	}
 	if texts["theirs"] != texts["nosuch"] {
 		t.Errorf("another owner's workspace is told from none: %q", texts)
+	}
+}
+
+// border is the server's own, and says which workspaces it let somebody use.
+type border struct {
+	server.Border
+	let chan string
+}
+
+func (b border) Authorize(ctx context.Context, c server.Caller, verb server.Verb, o server.Object) error {
+	err := b.Border.Authorize(ctx, c, verb, o)
+	if err == nil && o.Kind == server.KindWorkspace && verb == server.VerbExec {
+		b.let <- o.ID
+	}
+	return err
+}
+
+// J05: a box does not get the workspace that another owner has by the time its
+// turn comes under an ID that its own owner was let in with.
+func TestJ05BoxOutlivesWorkspace(t *testing.T) {
+	let := make(chan string, 16)
+	k := newKeyed(t, func(c *server.Config) { c.Authorizer = border{let: let} })
+	_, one := k.key(t, keystore.Key{Owner: "u1"})
+	k.createWorkspace(rest.CreateWorkspace{ID: "busy", Owner: "u1"})
+	proj := k.createWorkspace(rest.CreateWorkspace{ID: "proj", Owner: "u1"})
+	release, err := k.workspaces.Hold(k.ctx, "busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleting, giveUp := context.WithCancelCause(k.ctx)
+	deleted := make(chan error, 1)
+	go func() { deleted <- k.workspaces.Delete(deleting, "busy") }()
+	eventually(t, "a delete of it waits, and who wants to hold it with that", func() bool {
+		ctx, cancel := context.WithTimeoutCause(k.ctx, 10*time.Millisecond, context.DeadlineExceeded)
+		defer cancel()
+		again, err := k.workspaces.Hold(ctx, "busy")
+		if err == nil {
+			again()
+		}
+		return err != nil
+	})
+	type answer struct {
+		status int
+		body   string
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.status, _, a.body = k.call(http.MethodPost, "/v1/sandboxes",
+			`{"id":"b1","mounts":[{"workspace_id":"busy","target":"/busy"},{"workspace_id":"proj","target":"/proj"}]}`, one...)
+		answers <- a
+	}()
+	for id := range let {
+		if id == "proj" {
+			break
+		}
+	}
+	if err := proj.Delete(k.ctx); err != nil {
+		t.Fatal(err)
+	}
+	k.createWorkspace(rest.CreateWorkspace{ID: "proj", Owner: "u2"})
+	giveUp(nil)
+	<-deleted
+	release()
+	if a := <-answers; a.status != http.StatusNotFound || !strings.Contains(a.body, workspace.ErrNotFound.Reason) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if _, err := k.GetBox(k.ctx, "b1"); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("the box: %v", err)
 	}
 }

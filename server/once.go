@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
+	"github.com/taibox/taibox/internal/reason"
 	"github.com/taibox/taibox/sandbox"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -55,25 +57,61 @@ func digest(bytes int, parts ...string) string {
 	return hex.EncodeToString(h[:bytes])
 }
 
-// openExec starts an exec. One that is asked for again with its idempotency key
-// is joined from its first byte on instead: fed it is no more.
-func (s *Server) openExec(ctx context.Context, b *sandbox.Box, in *execInput, spec taisandbox.ExecSpec) (stream taisandbox.Stream, joined bool, err error) {
+// openExec starts an exec, or, if it is asked for again with its idempotency
+// key, joins the one that there is. The caller is to feed the input, if feed is
+// set, from the offset at on.
+func (s *Server) openExec(ctx context.Context, b *sandbox.Box, in *execInput, spec taisandbox.ExecSpec) (stream taisandbox.Stream, at int64, feed bool, err error) {
+	joined := false
 	if in.Key != "" {
 		var release func()
 		if joined, release, err = s.repeated(ctx, b, in, &spec); err != nil {
-			return nil, false, err
+			return nil, 0, false, err
 		}
 		defer release()
 	}
-	if joined {
+	fed := spec.Stdin && !in.Body.Detach
+	switch {
+	case joined && fed:
+		stream, at, feed, err = joinFed(ctx, b, spec.ID, int64(len(in.Body.StdinB64)))
+	case joined:
 		stream, err = b.AttachExec(ctx, spec.ID, taisandbox.AttachOptions{})
-	} else {
+	}
+	// One of which it was not known whether it began may turn out not to have.
+	if !joined || errors.Is(err, taisandbox.ErrExecNotFound) {
+		feed = fed
 		stream, err = b.OpenExec(ctx, spec)
 	}
 	if err == nil {
 		noteExec(ctx, stream.ID())
 	}
-	return stream, joined, err
+	return stream, at, feed, err
+}
+
+// joinFed joins an exec from its first byte on. If nobody feeds it any more and
+// its input of so many bytes has not ended, because the server did before, the
+// caller goes on with it: else the command would wait for ever.
+func joinFed(ctx context.Context, b *sandbox.Box, id string, size int64) (stream taisandbox.Stream, at int64, feed bool, err error) {
+	stream, err = b.AttachExec(ctx, id, taisandbox.AttachOptions{Hold: true})
+	if errors.Is(err, taisandbox.ErrExecBusy) { // who holds it feeds it
+		stream, err = b.AttachExec(ctx, id, taisandbox.AttachOptions{})
+		return stream, 0, false, err
+	}
+	if err != nil {
+		return nil, 0, false, err
+	}
+	info, err := b.InspectExec(ctx, id) // while nobody else can feed it
+	if err == nil && info.InputOpen && info.InputBytes > size {
+		err = &detailedError{reason.WithHint(
+			fmt.Errorf("%w: for exec %s in box %s, which another client went on to feed: it got %d bytes, and this input has %d", sandbox.ErrIdempotencyKey, id, b.ID(), info.InputBytes, size),
+			"attach to the exec, or kill it and use another key"), map[string]any{"exec_id": id}}
+	}
+	if err != nil {
+		return nil, 0, false, errors.Join(err, stream.Close())
+	}
+	if !info.InputOpen {
+		return stream, 0, false, nil
+	}
+	return stream, info.InputBytes, true, nil
 }
 
 // repeated names the exec after its idempotency key and the request, and says

@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/taibox/taibox/api/rest"
+	"github.com/taibox/taibox/drivers/fake"
 	"github.com/taibox/taibox/sandbox"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
@@ -181,5 +183,54 @@ func TestIdempotencyKeyOfAKey(t *testing.T) {
 	}
 	if status, _, answer := k.call(http.MethodPost, "/v1/keys", `{"owner":"u1"}`, rest.HeaderIdempotencyKey, "k", "X-API-Key", mine.Secret); status != http.StatusCreated {
 		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// doubtful is a machine that gave the first exec no answer, and lists it until
+// somebody asks for it: it did not begin.
+type doubtful struct {
+	*fake.Driver
+	asked  *atomic.Bool
+	listed *atomic.Pointer[taisandbox.ExecInfo]
+}
+
+func (d doubtful) ExecStream(ctx context.Context, id string, spec taisandbox.ExecSpec) (taisandbox.Stream, error) {
+	if d.asked.Swap(true) {
+		return d.Driver.ExecStream(ctx, id, spec)
+	}
+	d.listed.Store(&taisandbox.ExecInfo{ID: spec.ID, Box: id, State: taisandbox.ExecStarting})
+	return nil, taisandbox.ErrBridgeLost
+}
+
+func (d doubtful) ListExecs(ctx context.Context, id string) ([]taisandbox.ExecInfo, error) {
+	infos, err := d.Driver.ListExecs(ctx, id)
+	if e := d.listed.Load(); e != nil {
+		infos = append(infos, *e)
+	}
+	return infos, err
+}
+
+func (d doubtful) AttachExec(ctx context.Context, id, exec string, o taisandbox.AttachOptions) (taisandbox.Stream, error) {
+	d.listed.Store(nil)
+	return d.Driver.AttachExec(ctx, id, exec, o)
+}
+
+// TestIdempotencyKeyOfADoubtfulExec: a repeat starts the exec, and feeds it, if
+// it turns out that the first request did not.
+func TestIdempotencyKeyOfADoubtfulExec(t *testing.T) {
+	for name, body := range map[string]string{"plain": `{"cmd":["echo","hi"]}`, "fed": `{"cmd":["cat"],"stdin_b64":"aGkK"}`} {
+		t.Run(name, func(t *testing.T) {
+			w := (&world{t: t, wrap: func(d *fake.Driver) taisandbox.Sandbox {
+				return doubtful{d, new(atomic.Bool), new(atomic.Pointer[taisandbox.ExecInfo])}
+			}}).begin()
+			w.create(rest.CreateBox{ID: "b1"})
+			if status, _, answer := w.repeat(t, "b1", "k", body); status != http.StatusServiceUnavailable {
+				t.Fatalf("no answer: %d %s", status, answer)
+			}
+			if status, res, answer := w.repeat(t, "b1", "k", body); status != http.StatusOK || res.Stdout == nil || *res.Stdout != "hi\n" {
+				t.Errorf("again: %d %s", status, answer)
+			}
+			w.wantExecs(t, "b1", 1)
+		})
 	}
 }

@@ -12,13 +12,18 @@ import (
 	"github.com/taibox/taibox/api/rest"
 )
 
-// maxPage bounds a page of a list, and is the size of one that was not given.
-const maxPage = 1000
+const (
+	// maxPage bounds a page of a list, and is the size of one that was not given.
+	maxPage = 1000
+	// maxFilePage does so for lists of which each page takes a look at all: a
+	// client that wants all of a large one should not ask that often.
+	maxFilePage = 10_000
+)
 
 // Paging is the part of a list's query that says which page is asked for. It is
 // exported for huma, which looks into it.
 type Paging struct {
-	Limit     int    `query:"limit" doc:"Items on a page; default and most 1000"`
+	Limit     int    `query:"limit" doc:"Items on a page; default and most 1000, of files and changes 10,000"`
 	NextToken string `query:"next_token" doc:"What the page before returned"`
 }
 
@@ -26,7 +31,12 @@ type Paging struct {
 // for the next one. The list is in the order of its places; show makes the
 // answer of an item, or says that it is not for the caller.
 func page[T, R any](p Paging, list iter.Seq[T], at func(*T) cursor, show func(*T) (R, bool)) (items []R, next string, err error) {
-	limit, err := pageSize(p.Limit)
+	return pageUpTo(maxPage, p, list, at, show)
+}
+
+// pageUpTo is page for lists whose pages may be of another size.
+func pageUpTo[T, R any](most int, p Paging, list iter.Seq[T], at func(*T) cursor, show func(*T) (R, bool)) (items []R, next string, err error) {
+	limit, err := pageSize(p.Limit, most)
 	if err != nil {
 		return nil, "", err
 	}
@@ -54,12 +64,12 @@ func page[T, R any](p Paging, list iter.Seq[T], at func(*T) cursor, show func(*T
 }
 
 // pageSize is how much of a list is asked for.
-func pageSize(limit int) (int, error) {
+func pageSize(limit, most int) (int, error) {
 	switch {
-	case limit < 0 || limit > maxPage:
-		return 0, fmt.Errorf("%w: limit of %d: from 1 to %d are possible", rest.ErrRequest, limit, maxPage)
+	case limit < 0 || limit > most:
+		return 0, fmt.Errorf("%w: limit of %d: from 1 to %d are possible", rest.ErrRequest, limit, most)
 	case limit == 0:
-		return maxPage, nil
+		return most, nil
 	}
 	return limit, nil
 }

@@ -18,12 +18,11 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
 		return fmt.Errorf("%w: %.64q: application/json is expected", rest.ErrMediaType, r.Header.Get("Content-Type"))
 	}
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return fmt.Errorf("%w: %w", rest.ErrRequest, err)
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return requestError(http.StatusBadRequest, "", []error{err})
 	}
-	return nil
+	return decodeStrict(raw, v)
 }
 
 // pullImage streams how far a pull is. What goes wrong before it begins is an

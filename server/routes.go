@@ -30,7 +30,7 @@ func (s *Server) routes() {
 				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 			},
 		},
-		Formats:                      map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		Formats:                      map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat},
 		DefaultFormat:                "application/json",
 		RejectUnknownQueryParameters: true,
 	})

@@ -152,10 +152,10 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Run(ctx context.Context, ln net.Listener, more ...net.Listener) error {
 	base, end := context.WithCancelCause(context.Background())
 	defer end(nil)
-	var counting sync.WaitGroup
-	defer counting.Wait()
+	var following sync.WaitGroup
+	defer following.Wait()
 	defer s.stop(rest.ErrStopping)
-	counting.Go(func() { s.metrics.count(s.stopping, s.cfg.Manager) })
+	following.Go(func() { s.follow(s.stopping) })
 	hs := &http.Server{
 		Handler:           s.handler,
 		BaseContext:       func(net.Listener) context.Context { return base },

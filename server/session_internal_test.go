@@ -52,12 +52,13 @@ func TestConversionsAreWhole(t *testing.T) {
 	}
 }
 
-// fill gives every field of a struct some value.
+// fill gives every field of a struct some value, and text one that is not
+// UTF-8.
 func fill(v reflect.Value) {
 	for _, f := range v.Fields() {
 		switch {
 		case f.Kind() == reflect.String:
-			f.SetString("x")
+			f.SetString("x\xff")
 		case f.Type() == reflect.TypeFor[time.Duration]():
 			f.SetInt(int64(time.Second))
 		case f.CanInt():
@@ -70,6 +71,9 @@ func fill(v reflect.Value) {
 			f.SetBool(true)
 		case f.Kind() == reflect.Slice:
 			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+			if first := f.Index(0); first.Kind() == reflect.String {
+				first.SetString("x\xff")
+			}
 		case f.Kind() == reflect.Map:
 			f.Set(reflect.MakeMap(f.Type()))
 		case f.Kind() == reflect.Pointer:

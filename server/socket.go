@@ -1,12 +1,10 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -27,7 +25,7 @@ func (s *Server) execSocket(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	settle := s.auditLater(r)
-	err = s.upgrade(w, r, rest.MaxStart, func(ctx context.Context, conn *wsconn.Conn) error {
+	return s.upgrade(w, r, rest.MaxStart, func(ctx context.Context, conn *wsconn.Conn) error {
 		stream, err := startExec(ctx, b, conn)
 		if err != nil {
 			return err
@@ -39,10 +37,6 @@ func (s *Server) execSocket(w http.ResponseWriter, r *http.Request) error {
 		s.newSession(ctx, b, conn, stream, taisandbox.AttachOptions{Hold: true}).run(ctx)
 		return nil
 	})
-	if err == nil {
-		settle() // what was wrong with the start, if anything, is known by now
-	}
-	return err
 }
 
 // startExec reads the first frame and does what it says.
@@ -188,17 +182,4 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, limit int64, se
 func isLocal(ctx context.Context) bool {
 	p, _ := ctx.Value(peerKey).(peer)
 	return p.local
-}
-
-// decodeStrict decodes a frame and names what it should not have.
-func decodeStrict(raw []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return fmt.Errorf("%w: %w", rest.ErrRequest, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: more than one value in a frame", rest.ErrRequest)
-	}
-	return nil
 }

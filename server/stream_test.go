@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -406,18 +407,20 @@ func TestOneShotSlowRemoval(t *testing.T) {
 // TestK13_BigCommands: what is too big is said so, and what is not arrives.
 func TestK13_BigCommands(t *testing.T) {
 	w := boxWorld(t)
-	for _, n := range []int{100 << 10, 128<<10 - 1, 1 << 20, 3 << 20} {
-		s, err := w.Exec(w.ctx, "b1", rest.ExecRequest{Cmd: []string{"echo", strings.Repeat("x", n)}})
-		if err != nil {
-			t.Fatalf("%d bytes: %v", n, err)
-		}
-		if c := readAll(t, s); len(c.stdout) != n+1 {
+	for _, n := range []int{100 << 10, 128<<10 - 1} {
+		if c := w.run("b1", "echo", strings.Repeat("x", n)); len(c.stdout) != n+1 {
 			t.Errorf("%d bytes: %d arrived", n, len(c.stdout))
 		}
 	}
-	env := map[string]string{"A": strings.Repeat("x", 200<<10)}
-	if c := w.runReq("b1", rest.ExecRequest{Cmd: []string{"env"}, Env: env}); len(c.stdout) < 200<<10 {
-		t.Errorf("%d bytes of environment", len(c.stdout))
+	for says, req := range map[string]rest.ExecRequest{
+		"argument 1 is 131072 bytes":  {Cmd: []string{"echo", strings.Repeat("x", 128<<10)}},
+		"argument 1 is 3145728 bytes": {Cmd: []string{"echo", strings.Repeat("x", 3<<20)}},
+		`variable "A" with its name`:  {Cmd: []string{"env"}, Env: map[string]string{"A": strings.Repeat("x", 200<<10)}},
+		"long in all":                 {Cmd: append([]string{"echo"}, slices.Repeat([]string{strings.Repeat("x", 120<<10)}, 20)...)},
+	} {
+		if r := w.collect("b1", req); *r.ExitCode != 126 || !strings.Contains(r.Error, says) || !strings.Contains(r.Error, "stdin") {
+			t.Errorf("%q: code %d, %q", says, *r.ExitCode, r.Error)
+		}
 	}
 	if _, err := w.Exec(w.ctx, "b1", rest.ExecRequest{Cmd: []string{"echo", strings.Repeat("x", 5<<20)}}); !errors.Is(err, rest.ErrTooLarge) {
 		t.Errorf("5 MiB by the client: %v", err)

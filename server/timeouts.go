@@ -6,12 +6,13 @@ import "time"
 const StopTimeout = 5 * time.Second
 
 const (
-	headerTimeout = 10 * time.Second // for a request's header
-	bodyTimeout   = 30 * time.Second // for a JSON body
-	idleTimeout   = 2 * time.Minute  // between requests
-	startTimeout  = 30 * time.Second // for the first frame of an exec
-	signalTimeout = 10 * time.Second // for a signal by frame
-	commitLease   = 24 * time.Hour   // a commit keeps its box busy
+	headerTimeout  = 10 * time.Second // for a request's header
+	bodyTimeout    = 30 * time.Second // for a JSON body
+	idleTimeout    = 2 * time.Minute  // between requests
+	startTimeout   = 30 * time.Second // for the first frame of an exec
+	signalTimeout  = 10 * time.Second // for a signal by frame
+	measureTimeout = 5 * time.Second  // for a box of a list
+	commitLease    = 24 * time.Hour   // a commit keeps its box busy
 
 	closeTimeout = 2 * time.Second // for a WebSocket to take its last frames
 

@@ -173,7 +173,12 @@ func (s *Server) createSnapshot(ctx context.Context, in *createSnapshotInput) (*
 	return &output[rest.Snapshot]{Status: 201, Body: rest.Snapshot(snap)}, nil
 }
 
-func (s *Server) listSnapshots(ctx context.Context, in *workspacePath) (*output[rest.SnapshotList], error) {
+type listSnapshotsInput struct {
+	ID string `path:"id"`
+	Paging
+}
+
+func (s *Server) listSnapshots(ctx context.Context, in *listSnapshotsInput) (*output[rest.SnapshotList], error) {
 	t, err := s.workspaceTree(ctx, VerbGet, in.ID)
 	if err != nil {
 		return nil, err
@@ -182,11 +187,13 @@ func (s *Server) listSnapshots(ctx context.Context, in *workspacePath) (*output[
 	if err != nil {
 		return nil, err
 	}
-	items := make([]rest.Snapshot, len(snaps))
-	for i, snap := range snaps {
-		items[i] = rest.Snapshot(snap)
+	made := func(snap *volume.Snapshot) cursor { return cursor{snap.CreatedAt.UnixNano(), snap.Name} }
+	show := func(snap *volume.Snapshot) rest.Snapshot { return rest.Snapshot(*snap) }
+	items, next, err := page(in.Paging, inOrder(snaps, made), made, always(show))
+	if err != nil {
+		return nil, err
 	}
-	return ok(rest.SnapshotList{Items: items}), nil
+	return ok(rest.SnapshotList{Items: items, NextToken: next}), nil
 }
 
 type snapshotPath struct {
@@ -214,6 +221,7 @@ type diffInput struct {
 	ID   string `path:"id"`
 	From string `query:"from" doc:"A snapshot; the workspace as it is if absent"`
 	To   string `query:"to" doc:"A snapshot; the workspace as it is if absent"`
+	Paging
 }
 
 func (s *Server) diffWorkspace(ctx context.Context, in *diffInput) (*output[rest.ChangeList], error) {
@@ -228,10 +236,15 @@ func (s *Server) diffWorkspace(ctx context.Context, in *diffInput) (*output[rest
 	if err != nil {
 		return nil, err
 	}
-	items := make([]rest.Change, len(changes))
-	for i, c := range changes {
-		items[i] = rest.Change{Kind: string(c.Kind), Dir: c.Dir}
-		items[i].Path, items[i].PathB64 = shownBytes(c.Path)
+	at := func(c *volume.Change) cursor { return cursor{0, c.Path + "\x00" + string(c.Kind)} }
+	show := func(c *volume.Change) rest.Change {
+		change := rest.Change{Kind: string(c.Kind), Dir: c.Dir}
+		change.Path, change.PathB64 = shownBytes(c.Path)
+		return change
 	}
-	return ok(rest.ChangeList{Items: items}), nil
+	items, next, err := pageUpTo(maxFilePage, in.Paging, inOrder(changes, at), at, always(show))
+	if err != nil {
+		return nil, err
+	}
+	return ok(rest.ChangeList{Items: items, NextToken: next}), nil
 }

@@ -25,8 +25,8 @@ func (s *Server) workspaceFileRoutes() {
 	handle(s, http.MethodDelete, files, "Remove a file or directory", func(ctx context.Context, in *removeWorkspaceFile) (*nothing, error) {
 		return a.removeFile(ctx, filePlace{in.ID, "", in.Path, in.PathB64}, in.Recursive, in.IfMatch)
 	})
-	handle(s, http.MethodGet, files+"/list", "What is in a directory, by name", func(ctx context.Context, in *workspaceFile) (*output[rest.FileList], error) {
-		return a.listFiles(ctx, filePlace{in.ID, "", in.Path, in.PathB64})
+	handle(s, http.MethodGet, files+"/list", "What is in a directory, by name", func(ctx context.Context, in *workspaceDir) (*output[rest.FileList], error) {
+		return a.listFiles(ctx, filePlace{in.ID, "", in.Path, in.PathB64}, in.Paging)
 	})
 	handle(s, http.MethodGet, files+"/stat", "Describe a file; of a symbolic link the link itself", func(ctx context.Context, in *workspaceFile) (*output[rest.File], error) {
 		return a.statFile(ctx, filePlace{in.ID, "", in.Path, in.PathB64}, false)

@@ -69,7 +69,9 @@ func (s *Server) createWorkspace(ctx context.Context, in *createWorkspaceInput) 
 	}
 	w, err := s.cfg.Workspaces.Create(ctx, o)
 	if errors.Is(err, workspace.ErrAlreadyExists) {
-		w, err = s.createdBefore(ctx, &o, in.Key, err)
+		asked := o
+		asked.Quota.Bytes = r.QuotaBytes
+		w, err = s.createdBefore(ctx, &asked, in.Key, err)
 	}
 	if err != nil {
 		return nil, err
@@ -78,12 +80,15 @@ func (s *Server) createWorkspace(ctx context.Context, in *createWorkspaceInput) 
 	return &output[rest.Workspace]{Status: http.StatusCreated, Body: workspaceOf(w)}, nil
 }
 
-// createdBefore finds what a create that is repeated with its key made. It
-// keeps what there is of others from a caller that may not know of it.
+// createdBefore finds what a create that is repeated with its key made, by what
+// was asked for: what the server fills in may have changed meanwhile. It keeps
+// what there is of others from a caller that may not know of it.
 func (s *Server) createdBefore(ctx context.Context, o *workspace.CreateOptions, key string, exists error) (*workspace.Workspace, error) {
 	w, err := s.cfg.Workspaces.Get(ctx, o.ID)
 	if err == nil && key != "" && w.Owner == o.Owner {
-		if (o.Name == "" && w.Name == w.ID || o.Name == w.Name) && (o.Node == "" || o.Node == w.Node) && maps.Equal(o.Labels, w.Labels) && o.Quota == w.Quota {
+		quota := o.Quota
+		quota.Bytes = cmp.Or(quota.Bytes, w.Quota.Bytes)
+		if (o.Name == "" && w.Name == w.ID || o.Name == w.Name) && (o.Node == "" || o.Node == w.Node) && maps.Equal(o.Labels, w.Labels) && quota == w.Quota {
 			return w, nil
 		}
 		return nil, fmt.Errorf("%w: for workspace %s, which is not what is asked for", sandbox.ErrIdempotencyKey, w.ID)

@@ -1,4 +1,5 @@
-// Package audit keeps the log of who did what with what result.
+// Package audit keeps the log of who did what with what result, and of what
+// ended without anybody's asking.
 //
 // # Model
 //
@@ -38,18 +39,19 @@ const (
 // Entry is one line.
 type Entry struct {
 	Time      time.Time `json:"time"`
-	RequestID string    `json:"request_id"`
+	RequestID string    `json:"request_id,omitempty"` // none: an end that nobody asked for
 	Caller    Caller    `json:"caller"`
 	Verb      string    `json:"verb,omitempty"`
 	Object    Object    `json:"object,omitzero"`
-	Status    int       `json:"status"` // of HTTP
-	Result    string    `json:"result"` // "ok", or the code of the failure
+	Status    int       `json:"status,omitempty"` // of HTTP
+	Result    string    `json:"result"`           // "ok", or the code of the failure; of an end the state
+	Reason    string    `json:"reason,omitempty"` // of an end
 	Skipped   int       `json:"skipped,omitempty"`
 }
 
 // Caller is who asked.
 type Caller struct {
-	Key    string `json:"key,omitempty"` // id of the key, or "socket"
+	Key    string `json:"key,omitempty"` // id of the key, "socket", or of what nobody asked for "system"
 	Owner  string `json:"owner,omitempty"`
 	Admin  bool   `json:"admin,omitempty"`
 	UID    *int   `json:"uid,omitempty"` // of the process on the socket

@@ -95,8 +95,7 @@ func (c *Client) Stats(ctx context.Context, id string) (rest.Stats, error) {
 
 // AllStats measures all boxes that run.
 func (c *Client) AllStats(ctx context.Context) ([]rest.BoxStats, error) {
-	l, err := call[rest.StatsList](ctx, c, http.MethodGet, c.at("v1", "stats"), nil)
-	return l.Items, err
+	return list[rest.BoxStats](ctx, c, c.at("v1", "stats"), url.Values{})
 }
 
 // Processes returns the processes of a running box.

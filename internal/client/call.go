@@ -42,14 +42,20 @@ func gone(err error) bool {
 }
 
 // await sends a request that the server answers in its own time. It is sent
-// again however often the server goes away, as long as one comes back.
+// again however often the server goes away, as long as one comes back. One that
+// says that it stops was told to: whoever did that has the say whether there is
+// another one, and not a wait that somebody left running.
 func await[T any](ctx context.Context, c *Client, u url.URL) (T, error) {
+	revive := c.revive
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		out, err := once[T](ctx, c, http.MethodGet, u, nil)
 		if c.revive == nil || !gone(err) {
 			return out, err
 		}
-		if err = c.back(ctx, wait); err != nil {
+		if errors.Is(err, rest.ErrStopping) {
+			revive = func(context.Context) error { return nil }
+		}
+		if err = c.back(ctx, wait, revive); err != nil {
 			return out, err
 		}
 	}
@@ -57,13 +63,13 @@ func await[T any](ctx context.Context, c *Client, u url.URL) (T, error) {
 
 // back waits until a server answers again, but no longer than an exec outlives
 // its link.
-func (c *Client) back(ctx context.Context, wait time.Duration) error {
+func (c *Client) back(ctx context.Context, wait time.Duration, revive func(context.Context) error) error {
 	const patience = taisandbox.DefaultLease
 	for end := time.Now().Add(patience); ; wait = min(2*wait, retryMost) {
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
-		err := c.revive(ctx)
+		err := revive(ctx)
 		if err == nil {
 			_, err = c.Version(ctx)
 		}
@@ -121,9 +127,9 @@ func idempotent(key string) []string {
 func (c *Client) roundTrip(ctx context.Context, method string, u url.URL, in, out any, header ...string) error {
 	var body io.Reader
 	if in != nil {
-		raw, err := json.Marshal(in)
+		raw, err := encode(in)
 		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
+			return err
 		}
 		body = bytes.NewReader(raw)
 		header = append(header, "Content-Type", "application/json")

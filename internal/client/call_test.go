@@ -14,6 +14,7 @@ import (
 
 	"github.com/taibox/taibox/api/rest"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
+	"github.com/taibox/taibox/tai/volume"
 )
 
 // serving returns a client of a server in memory.
@@ -41,7 +42,7 @@ var stopping = rest.Failure(rest.Error{Code: rest.ErrStopping.Reason, Message: "
 // What waits comes again as often as that happens, and what may be repeated is
 // so once.
 func TestStoppingServer(t *testing.T) {
-	var stops atomic.Int32 // how often it still does
+	var stops, revived atomic.Int32 // how often it still does, and was started
 	c := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/v1/version":
@@ -51,26 +52,65 @@ func TestStoppingServer(t *testing.T) {
 		default:
 			answer(w, http.StatusOK, rest.Exec{ID: "e1"})
 		}
-	}, func(context.Context) error { return nil })
+	}, func(context.Context) error {
+		revived.Add(1)
+		return nil
+	})
 	for _, call := range []struct {
 		name  string
 		stops int32
 		do    func() (rest.Exec, error)
 		ok    bool
+		waits bool
 	}{
-		{"wait", 4, func() (rest.Exec, error) { return c.WaitExec(t.Context(), "b1", "e1") }, true},
-		{"wait_for_box", 4, func() (rest.Exec, error) { _, err := c.WaitBox(t.Context(), "b1"); return rest.Exec{}, err }, true},
-		{"get", 1, func() (rest.Exec, error) { return c.GetExec(t.Context(), "b1", "e1") }, true},
-		{"get_in_vain", 2, func() (rest.Exec, error) { return c.GetExec(t.Context(), "b1", "e1") }, false},
+		{"wait", 4, func() (rest.Exec, error) { return c.WaitExec(t.Context(), "b1", "e1") }, true, true},
+		{"wait_for_box", 4, func() (rest.Exec, error) { _, err := c.WaitBox(t.Context(), "b1"); return rest.Exec{}, err }, true, true},
+		{"get", 1, func() (rest.Exec, error) { return c.GetExec(t.Context(), "b1", "e1") }, true, false},
+		{"get_in_vain", 2, func() (rest.Exec, error) { return c.GetExec(t.Context(), "b1", "e1") }, false, false},
 		{"post_with_key", 1, func() (rest.Exec, error) {
 			return c.ExecDetached(t.Context(), "b1", rest.ExecRequest{IdempotencyKey: "k"})
-		}, true},
-		{"post", 1, func() (rest.Exec, error) { return c.ExecDetached(t.Context(), "b1", rest.ExecRequest{}) }, false},
+		}, true, false},
+		{"post", 1, func() (rest.Exec, error) { return c.ExecDetached(t.Context(), "b1", rest.ExecRequest{}) }, false, false},
 	} {
 		stops.Store(call.stops)
+		revived.Store(0)
 		if _, err := call.do(); (err == nil) != call.ok || !call.ok && !errors.Is(err, rest.ErrStopping) {
 			t.Errorf("%s: %v", call.name, err)
 		}
+		if n := revived.Load(); call.waits && n > 0 {
+			t.Errorf("%s: had the server started %d times that was told to stop", call.name, n)
+		}
+	}
+}
+
+// TestStoppedServerStaysStopped: a wait that was told that the server stops
+// waits for another one, and has none started, also when nothing answers any
+// more. Where a server vanished without a word it has.
+func TestStoppedServerStaysStopped(t *testing.T) {
+	for name, told := range map[string]bool{"told": true, "vanished": false} {
+		t.Run(name, func(t *testing.T) {
+			var asked, revived atomic.Int32
+			cl := serving(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/v1/version" {
+					answer(w, http.StatusOK, rest.Version{})
+					return
+				}
+				switch n := asked.Add(1); {
+				case n == 1 && told:
+					answer(w, http.StatusServiceUnavailable, stopping)
+				case n <= 3:
+					panic(http.ErrAbortHandler) // the connection ends without an answer
+				default:
+					answer(w, http.StatusOK, rest.Exec{ID: "e1"})
+				}
+			}, func(context.Context) error {
+				revived.Add(1)
+				return nil
+			})
+			if e, err := cl.WaitExec(t.Context(), "b1", "e1"); err != nil || e.ID != "e1" || told != (revived.Load() == 0) {
+				t.Errorf("%+v %v, revived %d times", e, err, revived.Load())
+			}
+		})
 	}
 }
 
@@ -115,7 +155,7 @@ func TestListsAreReadToTheEnd(t *testing.T) {
 		at := r.URL.Query().Get("next_token")
 		items := []map[string]string{}
 		for _, id := range pages[at] {
-			items = append(items, map[string]string{"id": id, "name": id, "tai_id": id})
+			items = append(items, map[string]string{"id": id, "name": id, "tai_id": id, "path": id, "mode": "0644", "type": "file"})
 		}
 		answer(w, http.StatusOK, map[string]any{"items": items, "next_token": next[at]})
 	}, nil)
@@ -132,6 +172,16 @@ func TestListsAreReadToTheEnd(t *testing.T) {
 	checkList(t, "workspaces", workspaces, err, func(w rest.Workspace) string { return w.ID }, want)
 	nodes, err := c.Nodes(t.Context())
 	checkList(t, "nodes", nodes, err, func(n rest.Node) string { return n.TaiID }, want)
+	stats, err := c.AllStats(t.Context())
+	checkList(t, "stats", stats, err, func(s rest.BoxStats) string { return s.ID }, want)
+	snapshots, err := c.Workspace("w1").ListSnapshots(t.Context())
+	checkList(t, "snapshots", snapshots, err, func(s rest.Snapshot) string { return s.Name }, want)
+	changes, err := c.Workspace("w1").Diff(t.Context(), "s1", "")
+	checkList(t, "changes", changes, err, func(c volume.Change) string { return c.Path }, want)
+	files, err := c.Workspace("w1").List(t.Context(), "d")
+	checkList(t, "files", files, err, func(f volume.FileInfo) string { return f.Name }, want)
+	inBox, err := c.ListFiles(t.Context(), "b1", "/d", taisandbox.FileOptions{User: "u"})
+	checkList(t, "files in a box", inBox, err, func(f taisandbox.FileInfo) string { return f.Name }, want)
 }
 
 func checkList[T any](t *testing.T, what string, items []T, err error, id func(T) string, want []string) {

@@ -64,6 +64,6 @@ func execInfo(e rest.Exec) taisandbox.ExecInfo {
 		ID: e.ID, Box: e.Box, Args: e.Args, EnvNames: e.EnvNames, User: e.User, WorkDir: e.WorkDir, TTY: e.TTY, PID: e.PID,
 		Started: e.Started, Ended: e.Ended, State: taisandbox.ExecState(e.State), ExitCode: e.ExitCode, Signal: e.Signal,
 		Reason: taisandbox.ExecReason(e.Reason), Error: e.Error, Bytes: e.Bytes, FirstOffset: e.FirstOffset, Truncated: e.Truncated,
-		OutputIncomplete: e.OutputIncomplete, Leftover: e.Leftover, OOMKills: e.OOMKills,
+		InputOpen: e.InputOpen, InputBytes: e.InputBytes, OutputIncomplete: e.OutputIncomplete, Leftover: e.Leftover, OOMKills: e.OOMKills,
 	}
 }

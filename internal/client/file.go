@@ -67,13 +67,13 @@ func (c *Client) ListFiles(ctx context.Context, id, name string, o taisandbox.Fi
 	if err != nil {
 		return nil, err
 	}
-	l, err := call[rest.FileList](ctx, c, http.MethodGet, u, nil)
+	files, err := list[rest.File](ctx, c, u, u.Query())
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]taisandbox.FileInfo, len(l.Items))
-	for i := range l.Items {
-		if infos[i], err = infoOf(&l.Items[i]); err != nil {
+	infos := make([]taisandbox.FileInfo, len(files))
+	for i := range files {
+		if infos[i], err = infoOf(&files[i]); err != nil {
 			return nil, err
 		}
 	}

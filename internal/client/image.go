@@ -144,9 +144,9 @@ func (c *Client) post(ctx context.Context, in any, path ...string) (*http.Respon
 }
 
 func (c *Client) postTo(ctx context.Context, u url.URL, in any) (*http.Response, error) {
-	body, err := json.Marshal(in)
+	body, err := encode(in)
 	if err != nil {
-		return nil, fmt.Errorf("encode request: %w", err)
+		return nil, err
 	}
 	return c.send(ctx, http.MethodPost, u, bytes.NewReader(body), "Content-Type", "application/json")
 }

@@ -85,9 +85,9 @@ func (s *stream) begin(conn *wsconn.Conn) {
 var errBroken = fmt.Errorf("%w: the link broke", rest.ErrUnreachable)
 
 func (c *Client) dialStart(ctx context.Context, box string, req rest.ExecRequest) (*wsconn.Conn, error) {
-	raw, err := json.Marshal(rest.StartFrame{Type: rest.FrameStart, ExecRequest: req})
+	raw, err := encode(rest.StartFrame{Type: rest.FrameStart, ExecRequest: req})
 	if err != nil {
-		return nil, fmt.Errorf("encode request: %w", err)
+		return nil, err
 	}
 	if len(raw) > rest.MaxStart {
 		return nil, fmt.Errorf("exec in box %s: arguments and environment of %d bytes: %w", box, len(raw), rest.ErrTooLarge)

@@ -92,8 +92,11 @@ func (w *Workspace) CreateSnapshot(ctx context.Context, name string) (rest.Snaps
 
 // ListSnapshots returns the snapshots, oldest first.
 func (w *Workspace) ListSnapshots(ctx context.Context) ([]rest.Snapshot, error) {
-	l, err := onWorkspace[rest.SnapshotList](ctx, w, http.MethodGet, nil, "snapshots")
-	return l.Items, err
+	u, err := w.at("snapshots")
+	if err != nil {
+		return nil, err
+	}
+	return list[rest.Snapshot](ctx, w.c, u, url.Values{})
 }
 
 // RemoveSnapshot deletes a snapshot.
@@ -115,10 +118,9 @@ func (w *Workspace) Diff(ctx context.Context, from, to string) ([]volume.Change,
 	if err != nil {
 		return nil, err
 	}
-	u.RawQuery = url.Values{"from": {from}, "to": {to}}.Encode()
-	l, err := call[rest.ChangeList](ctx, w.c, http.MethodGet, u, nil)
-	changes := make([]volume.Change, len(l.Items))
-	for i, c := range l.Items {
+	found, err := list[rest.Change](ctx, w.c, u, url.Values{"from": {from}, "to": {to}})
+	changes := make([]volume.Change, len(found))
+	for i, c := range found {
 		changes[i] = volume.Change{Path: bytesOr(c.PathB64, c.Path), Kind: volume.ChangeKind(c.Kind), Dir: c.Dir}
 	}
 	return changes, err

@@ -53,13 +53,13 @@ func (w *Workspace) List(ctx context.Context, dir string) ([]volume.FileInfo, er
 	if err != nil {
 		return nil, err
 	}
-	l, err := call[rest.FileList](ctx, w.c, http.MethodGet, u, nil)
+	files, err := list[rest.File](ctx, w.c, u, u.Query())
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]volume.FileInfo, len(l.Items))
-	for i := range l.Items {
-		if infos[i], err = volumeInfo(&l.Items[i]); err != nil {
+	infos := make([]volume.FileInfo, len(files))
+	for i := range files {
+		if infos[i], err = volumeInfo(&files[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -41,7 +41,7 @@ type Options struct {
 func Unpack(ctx context.Context, r io.Reader, root *os.Root, o Options) error {
 	tail := &tailReader{r: r}
 	u := &unpacker{ctx: ctx, root: root, o: o, made: map[string]bool{}, plain: map[string]bool{".": true}, tidied: map[string]bool{}, buf: make([]byte, copyBuffer)}
-	err := u.all(tar.NewReader(tail))
+	err := u.all(tail)
 	if err == nil {
 		err = tail.end()
 	}
@@ -73,9 +73,12 @@ func bad(name, why string) error {
 	return fmt.Errorf("%w: %.256q: %s", sandbox.ErrArchive, name, why)
 }
 
-func (u *unpacker) all(tr *tar.Reader) error {
+func (u *unpacker) all(r io.Reader) error {
 	for {
-		h, err := tr.Next()
+		if err := context.Cause(u.ctx); err != nil {
+			return err
+		}
+		e, err := nextEntry(r)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -83,10 +86,13 @@ func (u *unpacker) all(tr *tar.Reader) error {
 			return archiveError(err)
 		}
 		if u.count++; u.count > maxEntries {
-			return bad(h.Name, fmt.Sprintf("more than %d entries", maxEntries))
+			return bad(e.h.Name, fmt.Sprintf("more than %d entries", maxEntries))
 		}
-		if err := u.entry(h, tr); err != nil {
-			return escapeError(h.Name, err)
+		if err := u.entry(e); err != nil {
+			return escapeError(e.h.Name, err)
+		}
+		if err := e.end(); err != nil {
+			return archiveError(err)
 		}
 	}
 }
@@ -141,7 +147,8 @@ func (u *unpacker) place(name string) (string, error) {
 	return path.Join(u.o.To, rest), nil
 }
 
-func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
+func (u *unpacker) entry(e *entry) error {
+	h := e.h
 	switch h.Typeflag {
 	case tar.TypeXGlobalHeader:
 		return nil
@@ -182,7 +189,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	case tar.TypeLink:
 		return u.hardLink(name, h)
 	}
-	return u.put(name, func(tmp string) error { return u.file(tmp, h, r) })
+	return u.put(name, func(tmp string) error { return u.file(tmp, e) })
 }
 
 // dir makes a directory; one that is there stays as it is.
@@ -308,17 +315,18 @@ func (u *unpacker) tidy(dir string) {
 	}
 }
 
-func (u *unpacker) file(tmp string, h *tar.Header, r io.Reader) (err error) {
+func (u *unpacker) file(tmp string, e *entry) (err error) {
+	h := e.h
 	f, err := u.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	nofollow.InUse(f)
-	if isSparse(h) {
-		err = u.sparse(f, h, r)
+	if e.holes {
+		err = u.sparse(f, e)
 	} else {
-		err = u.whole(f, h, r)
+		err = u.whole(f, h, e.body)
 	}
 	if err != nil {
 		return err
@@ -342,26 +350,26 @@ func (u *unpacker) whole(f *os.File, h *tar.Header, r io.Reader) error {
 	return archiveError(err)
 }
 
-// sparse writes a file that was packed with its holes: what is all zeros stays
-// one. The size is set first, for there may be none as large.
-func (u *unpacker) sparse(f *os.File, h *tar.Header, r io.Reader) error {
-	if err := f.Truncate(h.Size); err != nil {
+// sparse writes a file that was packed with its holes: what is in none, and of
+// that not what is all zeros. The size is set first, for there may be none as
+// large. It takes as long as the contents are, however large the holes.
+func (u *unpacker) sparse(f *os.File, e *entry) error {
+	if err := f.Truncate(e.h.Size); err != nil {
 		return err
 	}
-	for at := int64(0); at < h.Size; {
-		if err := context.Cause(u.ctx); err != nil { // a hole is not read from the source, which would end
-			return err
-		}
-		buf := u.buf[:min(int64(len(u.buf)), h.Size-at)]
-		if _, err := io.ReadFull(r, buf); err != nil {
-			return archiveError(err)
-		}
-		if !bytes.Equal(buf, zeros[:len(buf)]) {
-			if _, err := f.WriteAt(buf, at); err != nil {
-				return err
+	for _, run := range e.runs {
+		for at, end := run.at, run.at+run.len; at < end; {
+			buf := u.buf[:min(int64(len(u.buf)), end-at)]
+			if _, err := io.ReadFull(e.raw, buf); err != nil {
+				return archiveError(unexpected(err))
 			}
+			if !bytes.Equal(buf, zeros[:len(buf)]) {
+				if _, err := f.WriteAt(buf, at); err != nil {
+					return err
+				}
+			}
+			at += int64(len(buf))
 		}
-		at += int64(len(buf))
 	}
 	return nil
 }
