@@ -45,7 +45,7 @@ runs in the box from now on; logs shows its output. Prints the box's ID.`,
 			if err != nil {
 				return err
 			}
-			box, err := env.createBox(cmd.Context(), c, req, &flags, out.quiet || out.json())
+			box, err := env.createBox(cmd.Context(), c, req, &flags, out.silent())
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ runs in the box from now on; logs shows its output. Prints the box's ID.`,
 func newStart(env *Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
-		Use:     "start BOX...",
+		Use:     "start [flags] BOX...",
 		GroupID: groupRun,
 		Short:   "Start stopped boxes",
 		Args:    wantArgs("BOX..."),
@@ -75,6 +75,7 @@ func newStart(env *Env) *cobra.Command {
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "IDs")
 	return cmd
 }
 
@@ -102,6 +103,7 @@ Files stay; start starts the box again.`,
 	}
 	cmd.Flags().DurationVar(&grace, "stop-timeout", 0, "between TERM and KILL (default the box's own)")
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "IDs")
 	return cmd
 }
 
@@ -126,6 +128,7 @@ func newRm(env *Env) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove running boxes too")
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "IDs")
 	return cmd
 }
 

@@ -27,6 +27,7 @@ type boxFlags struct {
 	pull               string
 	maxLifetime        time.Duration
 	stopTimeout        time.Duration
+	keepAlive          bool
 }
 
 func (f *boxFlags) add(cmd *cobra.Command) {
@@ -54,6 +55,7 @@ func (f *boxFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "a `mount`, ws:ID[:PATH][:ro], or for admins /DIR:PATH[:ro]")
 	fs.StringVar(&f.pull, "pull", pullMissing, "`when` to fetch the image: missing, always or never")
 	fs.Duration("idle-timeout", 0, "stop it when idle for so long; a session goes then (default 30m for session)")
+	fs.BoolVar(&f.keepAlive, "keep-alive", false, "not idle while its entrypoint runs, or what an ended command left behind")
 	fs.DurationVar(&f.maxLifetime, "max-lifetime", 0, "remove it after so long, busy or not, unless it is persistent")
 	fs.DurationVar(&f.stopTimeout, "stop-timeout", 0, "between TERM and KILL when the box is stopped (default 2s)")
 }
@@ -65,6 +67,7 @@ func (f *boxFlags) request(cmd *cobra.Command, env *Env, s *settings, image stri
 		User: f.user, WorkDir: f.workDir, Hostname: f.hostname, ExtraHosts: f.addHosts,
 		Isolation: f.isolation, Network: f.network, MemoryBytes: given(s, "sandbox_memory", s.Memory), CPUs: given(s, "sandbox_cpu", s.CPUs),
 		Pids: given(s, "sandbox_pids", s.Pids), OpenFiles: f.openFiles, ReadOnly: f.readOnly,
+		KeepAlive:      f.keepAlive,
 		MaxLifetimeMs:  f.maxLifetime.Milliseconds(),
 		StopTimeoutMs:  f.stopTimeout.Milliseconds(),
 		IdempotencyKey: taisandbox.NewID("cli-"),
@@ -75,9 +78,9 @@ func (f *boxFlags) request(cmd *cobra.Command, env *Env, s *settings, image stri
 		}
 	}
 	if cmd.Flags().Changed("entrypoint") {
-		req.Entrypoint = &[]string{}
+		req.SetEntrypoint([]string{})
 		if f.entrypoint != "" {
-			req.Entrypoint = &[]string{f.entrypoint}
+			req.SetEntrypoint([]string{f.entrypoint})
 		}
 	}
 	var err error

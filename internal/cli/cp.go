@@ -16,9 +16,15 @@ import (
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
 )
 
+// copied is the JSON of cp.
+type copied struct {
+	Src string `json:"src"`
+	Dst string `json:"dst"`
+}
+
 func newCp(env *Env) *cobra.Command {
 	var o taisandbox.FileOptions
-	var quiet bool
+	var out format
 	cmd := &cobra.Command{
 		Use:     "cp [flags] SRC DST",
 		GroupID: groupRun,
@@ -31,7 +37,7 @@ that is called ws is not reached: ws: always begins a workspace.
 SRC is copied into DST if that is a directory, and takes its place otherwise.
 Of a SRC that ends in /. only what is in it is copied. Links are copied as
 links. Copied to this machine, links that could lead out of what is copied are
-left out and told.`,
+left out and told. -o json tells what was copied, but not beside a tar stream.`,
 		Example: `  taibox cp report.txt b1:/workspace/
   taibox cp b1:/workspace/out ./out
   taibox cp b1:/etc - | tar t
@@ -46,6 +52,8 @@ left out and told.`,
 				return withHint(usage("%q and %q are in the same place", args[0], args[1]), "in a box, exec runs cp; in a workspace, workspace mv moves")
 			case !dst.local() && o.Follow && src.path == "-":
 				return usage("-L and a tar stream exclude each other: it has the links that it has")
+			case dst.local() && dst.path == "-" && out.json():
+				return usage("-o json and a tar stream on stdout exclude each other")
 			case src.workspace != "" && dst.local() && (o.User != "" || o.Owners), dst.workspace != "" && src.local() && (o.User != "" || o.Owners):
 				return usage("-u and -a are for boxes: a workspace has no users of its own")
 			}
@@ -53,23 +61,28 @@ left out and told.`,
 			if err != nil {
 				return err
 			}
-			p := &gauge{env: env, what: "copied", on: !quiet}
+			p := &gauge{env: env, what: "copied", on: !out.silent()}
 			defer p.end()
 			opts := boxcopy.Options{Follow: o.Follow, Moved: p.moved}
 			switch from, to := src.end(c, o), dst.end(c, o); {
 			case src.local():
-				return copyIn(cmd.Context(), env, to, src.path, dst.path, opts)
+				err = copyIn(cmd.Context(), env, to, src.path, dst.path, opts)
 			case dst.local():
-				return copyOut(cmd.Context(), env, from, src.path, dst.path, opts)
+				err = copyOut(cmd.Context(), env, from, src.path, dst.path, opts)
 			default:
-				return boxcopy.Between(cmd.Context(), from, src.path, to, dst.path, opts)
+				err = boxcopy.Between(cmd.Context(), from, src.path, to, dst.path, opts)
 			}
+			if err != nil || !out.json() {
+				return err
+			}
+			return printJSON(env.Out, copied{args[0], args[1]})
 		},
 	}
 	cmd.Flags().StringVarP(&o.User, "user", "u", "", "who reads or writes in the box, user[:group] (default the box's `user`)")
 	cmd.Flags().BoolVarP(&o.Follow, "follow-link", "L", false, "copy what SRC leads to if it is a link")
 	cmd.Flags().BoolVarP(&o.Owners, "archive", "a", false, "give files in the box the numeric owners that they have here; takes root there")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	out.addOutput(cmd)
+	cmd.Flags().BoolVarP(&out.quiet, "quiet", "q", false, "show no progress")
 	return cmd
 }
 

@@ -39,7 +39,7 @@ esac
 	  "credHelpers": {"helped.test": "tester", "token.test": "tester", "none.test": "tester", "broken.test": "tester", "path.test": "../x"}
 	}`, 0o600)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	env := &Env{Getenv: func(k string) string { return map[string]string{"DOCKER_CONFIG": dir}[k] }}
+	env := &Env{LookupEnv: variables(map[string]string{"DOCKER_CONFIG": dir})}
 	for ref, want := range map[string]*rest.RegistryAuth{
 		"alpine":                {Username: "hub", Password: "hubpass"},
 		"docker.io/a/b":         {Username: "hub", Password: "hubpass"},
@@ -69,7 +69,7 @@ esac
 	if _, err := env.dockerAuth(t.Context(), "alpine"); err == nil {
 		t.Error("a broken file is no error")
 	}
-	for _, env := range []*Env{{Getenv: func(string) string { return "" }}, {Home: dir, Getenv: func(string) string { return "" }}} {
+	for _, env := range []*Env{{LookupEnv: variables(nil)}, {Home: dir, LookupEnv: variables(nil)}} {
 		if got, err := env.dockerAuth(t.Context(), "alpine"); got != nil || err != nil {
 			t.Errorf("without a file: %+v, %v", got, err)
 		}

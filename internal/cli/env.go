@@ -22,10 +22,11 @@ import (
 type Env struct {
 	In       io.Reader
 	Out, Err io.Writer // data goes to Out; notes and errors to Err
-	Getenv   func(string) string
-	Home     string // of the user; "" if there is none
-	TTY      bool   // Out is a terminal
-	UID      int    // effective; only 0 may start a server
+	// LookupEnv returns a variable, and whether there is one.
+	LookupEnv func(string) (string, bool)
+	Home      string // of the user; "" if there is none
+	TTY       bool   // Out is a terminal
+	UID       int    // effective; only 0 may start a server
 
 	// Executable is this program, for bench; Server is the program that serves,
 	// and Libexec is where the programs are that it needs.
@@ -63,7 +64,7 @@ func System(version, commit string) Env {
 	dirs := libexecDirs(exe)
 	return Env{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Getenv: os.Getenv, Home: home, TTY: term.IsTerminal(int(os.Stdout.Fd())), UID: os.Geteuid(),
+		LookupEnv: os.LookupEnv, Home: home, TTY: term.IsTerminal(int(os.Stdout.Fd())), UID: os.Geteuid(),
 		Executable: exe, Server: FindProgram("taibox-server", dirs), Libexec: dirs,
 		Version: version, Commit: commit,
 		Signals: signals,
@@ -153,6 +154,12 @@ func (i *interrupts) to(f func(unix.Signal)) (restore func()) {
 		defer i.mu.Unlock()
 		i.forward = nil
 	}
+}
+
+// Getenv returns a variable; "" also where there is none.
+func (e *Env) Getenv(name string) string {
+	v, _ := e.LookupEnv(name)
+	return v
 }
 
 // note prints a line for people that is no data.

@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -39,7 +38,7 @@ nothing is missed, or a gap says that something was.`,
 				if err != nil {
 					return err
 				}
-				if err := printEvent(env.Out, &e, out.json()); err != nil {
+				if err := printEvent(env, &out, &e); err != nil {
 					return err
 				}
 			}
@@ -53,17 +52,24 @@ nothing is missed, or a gap says that something was.`,
 	f.StringArrayVarP(&labels, "label", "l", nil, "only of boxes with this label, `K=V`; may be repeated")
 	f.StringVar(&watch.Since, "since", "", "begin after the event with this `id`")
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "the boxes' IDs")
 	return cmd
 }
 
 // printEvent writes one line.
-func printEvent(w io.Writer, e *rest.Event, asJSON bool) error {
-	if asJSON {
-		enc := json.NewEncoder(w)
+func printEvent(env *Env, out *format, e *rest.Event) error {
+	switch {
+	case out.json():
+		enc := json.NewEncoder(env.Out)
 		enc.SetEscapeHTML(false)
 		return enc.Encode(e)
+	case out.quiet && e.Type == rest.EventGap: // of no box
+		env.note("%s", eventText(e))
+		return nil
+	case out.quiet:
+		return printLine(env.Out, e.Box)
 	}
-	return printLine(w, oneLine(e.Time.Local().Format(time.RFC3339)+"  "+eventText(e)))
+	return printLine(env.Out, oneLine(e.Time.Local().Format(time.RFC3339)+"  "+eventText(e)))
 }
 
 // eventText says what happened, for people.

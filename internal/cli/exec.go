@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 // execFlags are the flags that run and exec have in common.
 type execFlags struct {
 	interactive, tty, detach bool
+	merge                    bool
 	timeout                  time.Duration
 	out                      format
 }
@@ -29,8 +29,10 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "hand our input to the command")
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "run it in the background and print the ID")
+	cmd.Flags().BoolVar(&f.merge, "merge-output", false, "put both outputs into stdout, in exactly the order written")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after this long, with code 124")
 	f.out.addOutput(cmd)
+	f.out.addQuiet(cmd, "the command's output or, with -d, the ID")
 }
 
 func (f *execFlags) check(cmd *cobra.Command) error {
@@ -52,7 +54,7 @@ func (f *execFlags) request(env *Env, req *rest.ExecRequest) {
 	if f.detach {
 		req.OnDisconnect = string(taisandbox.OnDisconnectKeep)
 	}
-	req.Stdin, req.TTY = f.interactive, f.tty
+	req.Stdin, req.TTY, req.MergeOutput = f.interactive, f.tty, f.merge
 	if !f.tty {
 		return
 	}
@@ -95,9 +97,11 @@ background (-d): then ps shows it and attach prints its output.`,
   taibox exec -it work -- bash`,
 		Args: wantArgs("BOX", "COMMAND..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if req.Cmd = command(args[1:]); len(req.Cmd) == 0 {
+			words := command(args[1:])
+			if len(words) == 0 {
 				return withHelpHint(cmd, usage("%s: COMMAND is missing", cmd.CommandPath()))
 			}
+			req.SetCmd(words)
 			err := flags.check(cmd)
 			if err == nil {
 				req.Env, err = env.parseEnv(files, vars)
@@ -131,6 +135,9 @@ func (e *Env) exec(cmd *cobra.Command, box string, req rest.ExecRequest, f *exec
 		return e.foreground(cmd.Context(), c, box, req, f)
 	}
 	rec, err := c.ExecDetached(cmd.Context(), box, req)
+	if err == nil {
+		err = e.neverRan(cmd.Context(), c, box, rec, f)
+	}
 	if err != nil {
 		return err
 	}
@@ -138,6 +145,30 @@ func (e *Env) exec(cmd *cobra.Command, box string, req rest.ExecRequest, f *exec
 		return printJSON(e.Out, rec)
 	}
 	return printLine(e.Out, rec.ID)
+}
+
+// neverRan returns why a command could not be started that nobody is attached
+// to, with its code; nil if it was. As JSON the record says so too.
+func (e *Env) neverRan(ctx context.Context, c *client.Client, box string, rec rest.Exec, f *execFlags) error {
+	if rec.Error == "" {
+		return nil
+	}
+	if rec.ExitCode == nil { // it is known before the record is final
+		var err error
+		if rec, err = c.WaitExec(ctx, box, rec.ID); err != nil {
+			return err
+		}
+	}
+	err := fmt.Errorf("exec %s in box %s: %s", rec.ID, box, rec.Error)
+	if rec.ExitCode == nil {
+		return err
+	}
+	if f.out.json() {
+		if err := printJSON(e.Out, rec); err != nil {
+			return err
+		}
+	}
+	return &exitError{*rec.ExitCode, err}
 }
 
 // failed prints a failure of ours as JSON, where that was asked for.
@@ -171,14 +202,14 @@ func (e *Env) foreground(ctx context.Context, c *client.Client, box string, req 
 			defer restore()
 		}
 	}
-	var collected *collector
+	var collected *taisandbox.Collector
 	if f.out.json() {
-		collected = &collector{max: taisandbox.DefaultMaxOutput}
-		s.out, s.err = collected.to(&collected.stdout), collected.to(&collected.stderr)
+		collected = taisandbox.NewCollector(taisandbox.DefaultMaxOutput)
+		s.out, s.err = collecting(collected, taisandbox.Stdout), collecting(collected, taisandbox.Stderr)
 	}
 	rec, err := s.run(ctx, e)
 	if err == nil && collected != nil {
-		err = printJSON(e.Out, collected.result(rec))
+		err = printJSON(e.Out, resultOf(rec, collected))
 	}
 	if err != nil {
 		return err
@@ -186,22 +217,10 @@ func (e *Env) foreground(ctx context.Context, c *client.Client, box string, req 
 	return outcome{rec.ID, box, rec.ExitCode, rec.Reason}.err(e)
 }
 
-// collector keeps the first bytes of an output, for JSON.
-type collector struct {
-	stdout, stderr bytes.Buffer
-	max, got       int64
-	truncated      bool
-}
-
-// to returns the writer that fills buf.
-func (c *collector) to(buf *bytes.Buffer) writerFunc {
+// collecting returns the writer that collects what is written as source's.
+func collecting(c *taisandbox.Collector, source taisandbox.Source) writerFunc {
 	return func(p []byte) (int, error) {
-		kept := p
-		if int64(len(kept)) > c.max-c.got {
-			kept, c.truncated = kept[:c.max-c.got], true
-		}
-		c.got += int64(len(kept))
-		buf.Write(kept)
+		c.Add(taisandbox.Chunk{Source: source, Data: p})
 		return len(p), nil
 	}
 }
@@ -210,13 +229,18 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func (c *collector) result(rec taisandbox.ExecInfo) rest.ExecResult {
+// resultOf makes the JSON of a command that has ended.
+func resultOf(rec taisandbox.ExecInfo, collected *taisandbox.Collector) rest.ExecResult {
+	var res taisandbox.ExecResult
+	collected.Fill(&res)
 	r := rest.ExecResult{
 		ExecID: rec.ID, Source: rest.SourceCommand, State: string(rec.State), ExitCode: rec.ExitCode, Signal: rec.Signal,
 		Reason: string(rec.Reason), Error: rec.Error, DurationMs: rec.Ended.Sub(rec.Started).Milliseconds(),
-		Truncated: c.truncated, Bytes: rec.Bytes, OutputIncomplete: rec.OutputIncomplete,
+		Truncated: res.OutputTruncated, Bytes: rec.Bytes, OutputIncomplete: rec.OutputIncomplete,
+		StdoutOmitted: rest.OmissionOf(res.StdoutOmitted.At, res.StdoutOmitted.Bytes),
+		StderrOmitted: rest.OmissionOf(res.StderrOmitted.At, res.StderrOmitted.Bytes),
 	}
-	r.SetOutput(c.stdout.Bytes(), c.stderr.Bytes())
+	r.SetOutput(res.Stdout, res.Stderr)
 	return r
 }
 
@@ -240,7 +264,8 @@ func newAttach(env *Env) *cobra.Command {
 		Short:   "Print the output of a command that runs, or ran",
 		Long: `Print the output of a command, from now on or from an offset, until it ends; the
 exit code is then the command's. Attach only looks on: it hands no input and no
-signal to the command, and Ctrl-C leaves it with code 130.`,
+signal to the command, and Ctrl-C leaves it with code 130. The output is printed as
+it is; wait -o json has the command's record.`,
 		Args: wantArgs("BOX", "EXEC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if since < -1 {
@@ -278,6 +303,7 @@ func newLogs(env *Env) *cobra.Command {
 		Use:     "logs [flags] BOX",
 		GroupID: groupLook,
 		Short:   "Print the output of a box's entrypoint",
+		Long:    `Print the output of a box's entrypoint as it is; ps -o json has its record.`,
 		Args:    wantArgs("BOX"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, err := env.view(cmd, args[0], taisandbox.EntrypointExec, taisandbox.AttachOptions{NoFollow: !follow})
@@ -336,7 +362,14 @@ func shorten(s string, most int) string {
 	return s
 }
 
+// killed is the JSON of kill.
+type killed struct {
+	ID  string `json:"id"`
+	Box string `json:"box"`
+}
+
 func newKill(env *Env) *cobra.Command {
+	var out format
 	var opts taisandbox.KillOptions
 	var name string
 	cmd := &cobra.Command{
@@ -353,10 +386,18 @@ func newKill(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.KillExec(cmd.Context(), args[0], args[1], opts)
+			if err := c.KillExec(cmd.Context(), args[0], args[1], opts); err != nil {
+				return err
+			}
+			if out.json() {
+				return printJSON(env.Out, killed{ID: args[1], Box: args[0]})
+			}
+			return printLine(env.Out, args[1])
 		},
 	}
 	cmd.Flags().StringVarP(&name, "signal", "s", "TERM", "the `signal`, by name or number")
 	cmd.Flags().BoolVar(&opts.Tree, "tree", false, "send it to all that the command has started too")
+	out.addOutput(cmd)
+	out.addQuiet(cmd, "the exec's ID")
 	return cmd
 }

@@ -26,9 +26,17 @@ func commands(cmd *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
+// variables is an environment that has just these.
+func variables(vars map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}
+}
+
 func runMain(args ...string) (stdout, stderr string, code int) {
 	var out, errs bytes.Buffer
-	env := Env{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: func(string) string { return "" }, Version: "1.2.3"}
+	env := Env{In: strings.NewReader(""), Out: &out, Err: &errs, LookupEnv: variables(nil), Version: "1.2.3"}
 	code = Main(context.Background(), env, args)
 	return out.String(), errs.String(), code
 }
@@ -75,6 +83,28 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// TestOutputFlags: JSON is to be had everywhere, but where the output is data as
+// it is, or there is none.
+func TestOutputFlags(t *testing.T) {
+	without := map[string]bool{
+		"attach": true, "logs": true, "workspace cat": true, "image save": true,
+		"serve": true, "completion": true, "help": true,
+	}
+	commands(newRoot(&Env{}), func(cmd *cobra.Command) {
+		if !cmd.Runnable() || cmd.HasSubCommands() {
+			return
+		}
+		verb := verbOf(cmd)
+		output := cmd.Flags().Lookup("output")
+		if has := output != nil && strings.HasSuffix(output.Usage, "table or json"); has == without[verb] {
+			t.Errorf("taibox %s: -o json: %v", verb, has)
+		}
+		if quiet := cmd.Flags().ShorthandLookup("q"); quiet != nil && quiet.Name != "quiet" {
+			t.Errorf("taibox %s: -q is --%s", verb, quiet.Name)
+		}
+	})
+}
+
 // TestEveryVerb holds the list of CONVENTIONS.md against the commands.
 func TestEveryVerb(t *testing.T) {
 	have := map[string]bool{}
@@ -114,6 +144,7 @@ func TestUsageErrors(t *testing.T) {
 		{"create --tmpfs x hostfs", 2, `tmpfs "x"`},
 		{"create -l =x hostfs", 2, `label "=x"`},
 		{"kill -s BOGUS b x", 2, `signal "BOGUS"`},
+		{"cp -o json b:/x -", 2, "exclude each other"},
 		{"serve --host http://x", 2, "Unix socket"},
 		{"serve --log loud", 2, `log level "loud"`},
 		{"bench -n 0", 2, "-n 0"},

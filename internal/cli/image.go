@@ -79,7 +79,7 @@ plain or compressed. Without -i the archive is read from stdin.`,
 			if err != nil {
 				return err
 			}
-			p := &progress{r: archive, env: env, total: total, on: !out.quiet && !out.json()}
+			p := &progress{r: archive, env: env, total: total, on: !out.silent()}
 			images, err := c.LoadImage(cmd.Context(), p, name)
 			p.end()
 			switch {
@@ -162,7 +162,7 @@ func (p *progress) end() {
 func newImageRm(env *Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
-		Use:   "rm IMAGE...",
+		Use:   "rm [flags] IMAGE...",
 		Short: "Remove images",
 		Args:  wantArgs("IMAGE..."),
 		RunE: func(cmd *cobra.Command, refs []string) error {
@@ -172,6 +172,7 @@ func newImageRm(env *Env) *cobra.Command {
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "names")
 	return cmd
 }
 

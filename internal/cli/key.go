@@ -138,7 +138,7 @@ func formatEnd(k *rest.Key) string {
 func newKeyRm(env *Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
-		Use:   "rm KEY...",
+		Use:   "rm [flags] KEY...",
 		Short: "Remove API keys, which end at once",
 		Args:  wantArgs("KEY..."),
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -148,5 +148,6 @@ func newKeyRm(env *Env) *cobra.Command {
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "IDs")
 	return cmd
 }

@@ -39,6 +39,30 @@ var listenKeys = []key{
 	{name: "api_burst", env: "TAIBOX_API_BURST", def: "200", set: setBurst},
 }
 
+// defaultPort is the API's.
+const defaultPort = "7600"
+
+// listenAddress is where the API is served, as host:port. Port and host may be
+// left out; servers with other data than the machine's own get any free port,
+// so that they are not in each other's way.
+func (s *settings) listenAddress() string {
+	if s.Listen == "" {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(s.Listen)
+	if err != nil {
+		host, port = strings.Trim(s.Listen, "[]"), ""
+	}
+	switch {
+	case port != "":
+	case s.DataDir == defaultDataDir:
+		port = defaultPort
+	default:
+		port = "0"
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // addListenFlags adds those that serve has.
 func addListenFlags(cmd *cobra.Command) {
 	f := cmd.Flags()

@@ -26,8 +26,11 @@ func newPort(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if out.json() {
+			switch {
+			case out.json():
 				return printList(env.Out, ports)
+			case out.quiet:
+				return printIDs(env, ports, func(p rest.Port) string { return fmt.Sprint(p.Port) })
 			}
 			t := newTable("NETWORK", "ADDRESS", "PORT", "PID", "PROCESS")
 			for _, p := range ports {
@@ -41,6 +44,7 @@ func newPort(env *Env) *cobra.Command {
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "port numbers")
 	return cmd
 }
 

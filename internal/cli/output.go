@@ -38,6 +38,9 @@ func (f *format) addQuiet(cmd *cobra.Command, what string) {
 
 func (f *format) json() bool { return f.output == "json" }
 
+// silent reports whether no progress is to be shown.
+func (f *format) silent() bool { return f.quiet || f.json() }
+
 // printJSON writes v, indented.
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)

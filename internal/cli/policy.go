@@ -22,6 +22,9 @@ type policySettings struct {
 
 	MaxWorkspacesPerOwner int
 	MaxWorkspaceDisk      int64
+
+	KeepExecs     int // finished ones of a box, with the output of all of them
+	KeepExecBytes int64
 }
 
 // policyKeys are the settings of policies and limits.
@@ -37,6 +40,8 @@ var policyKeys = []key{
 	{name: "sandbox_max_pids", env: "TAIBOX_SANDBOX_MAX_PIDS", def: "0", set: func(s *settings, v string) error { return setCount(&s.MaxPids, v) }},
 	{name: "workspace_max_per_owner", env: "TAIBOX_WORKSPACE_MAX_PER_OWNER", def: "0", set: func(s *settings, v string) error { return setCount(&s.MaxWorkspacesPerOwner, v) }},
 	{name: "workspace_max_disk", env: "TAIBOX_WORKSPACE_MAX_DISK", def: "0", set: func(s *settings, v string) (err error) { s.MaxWorkspaceDisk, err = parseSize(v); return err }},
+	{name: "exec_keep", env: "TAIBOX_EXEC_KEEP", def: "1000", set: setKeepExecs},
+	{name: "exec_keep_bytes", env: "TAIBOX_EXEC_KEEP_BYTES", def: "1g", set: setKeepExecBytes},
 }
 
 func setIdleTimeout(s *settings, v string) error {
@@ -68,6 +73,24 @@ func setCount[T int | int64](to *T, v string) error {
 	}
 	*to = T(n)
 	return nil
+}
+
+func setKeepExecs(s *settings, v string) error {
+	n, err := strconv.ParseInt(v, 10, 32)
+	if err != nil || n < 1 {
+		return usage("number of finished execs %q: 1 or more is expected", v)
+	}
+	s.KeepExecs = int(n)
+	return nil
+}
+
+func setKeepExecBytes(s *settings, v string) error {
+	n, err := parseSize(v)
+	if err == nil && n < 1 {
+		err = usage("output of finished execs %q: more than nothing is expected", v)
+	}
+	s.KeepExecBytes = n
+	return err
 }
 
 // given returns v if its setting was given here, and nil where the server's

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"github.com/taibox/taibox/api/rest"
 )
 
 // machine is a data directory and a socket of a test's own, whose server is a
@@ -445,15 +448,15 @@ func TestBackgroundStart(t *testing.T) {
 		t.Errorf("%d starts, want 1", starts)
 	}
 
-	pid := m.serverPID()
-	if pid == "" {
+	pid := m.server().PID
+	if pid == 0 {
 		t.Fatal("no server answers")
 	}
-	proc := filepath.Join("/proc", pid)
+	proc := filepath.Join("/proc", fmt.Sprint(pid))
 	if cwd, err := os.Readlink(filepath.Join(proc, "cwd")); cwd != "/" {
 		t.Errorf("cwd %q, %v", cwd, err)
 	}
-	if sid, err := unix.Getsid(atoi(t, pid)); err != nil || fmt.Sprint(sid) != pid {
+	if sid, err := unix.Getsid(pid); err != nil || sid != pid {
 		t.Errorf("session %d, %v; want its own", sid, err)
 	}
 	environ, err := os.ReadFile(filepath.Join(proc, "environ"))
@@ -479,30 +482,24 @@ func TestBackgroundStart(t *testing.T) {
 	}
 
 	// TERM ends it in order; boxes are another matter.
-	unix.Kill(atoi(t, pid), unix.SIGTERM)
+	unix.Kill(pid, unix.SIGTERM)
 	eventually(t, "the socket is gone", func() bool {
 		_, err := os.Stat(filepath.Join(m.dir, "s.sock"))
 		return errors.Is(err, os.ErrNotExist)
 	})
 }
 
-// serverPID returns the pid of the server, or "" if none answers.
-func (m *machine) serverPID() string {
+// server returns what the server says of itself; zero if none answers.
+func (m *machine) server() rest.Version {
 	m.t.Helper()
-	for line := range strings.Lines(m.mustRun("version", "-o", "json")) {
-		if _, pid, ok := strings.Cut(line, `"pid": `); ok {
-			return strings.Trim(pid, ",\n")
-		}
+	var v versions
+	if err := json.Unmarshal([]byte(m.mustRun("version", "-o", "json")), &v); err != nil {
+		m.t.Fatal(err)
 	}
-	return ""
-}
-
-func atoi(t *testing.T, s string) (n int) {
-	t.Helper()
-	if _, err := fmt.Sscan(s, &n); err != nil {
-		t.Fatal(err)
+	if v.Server == nil {
+		return rest.Version{}
 	}
-	return n
+	return *v.Server
 }
 
 // TestServerSuccession: a server that is told to go makes way for the next.
@@ -510,12 +507,12 @@ func TestServerSuccession(t *testing.T) {
 	m := newMachine(t)
 	m.mustRun("create", "--id", "b", "hostfs")
 	cmd := m.started("ready", "exec", "b", "--", "trap")
-	first := m.serverPID()
-	unix.Kill(atoi(t, first), unix.SIGTERM)
+	first := m.server().PID
+	unix.Kill(first, unix.SIGTERM)
 	eventually(t, "another server answers", func() bool {
 		_, _, code := m.run("ls", "-q")
-		pid := m.serverPID() // none if the first one answered as its last
-		return code == 0 && pid != "" && pid != first
+		pid := m.server().PID // none if the first one answered as its last
+		return code == 0 && pid != 0 && pid != first
 	})
 	cmd.Process.Kill()
 	cmd.Wait()

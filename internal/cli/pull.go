@@ -42,7 +42,7 @@ docker login keeps: in ~/.docker/config.json, or with its credential helpers.`,
 			if err != nil {
 				return err
 			}
-			p := &pullProgress{env: env, on: !out.quiet && !out.json()}
+			p := &pullProgress{env: env, on: !out.silent()}
 			if err := env.pull(cmd.Context(), c, args[0], auth, p); err != nil {
 				return err
 			}

@@ -30,7 +30,8 @@ past --timeout, 126 if it cannot be executed, 127 if it is not there, 128+n if
 signal n ended it, 125 for every failure of Taibox itself.
 
 With -d the box stays: the command runs in the background, the box's ID is
-printed, and logs shows the output.`,
+printed, and logs shows the output. A command that cannot be started leaves no
+box.`,
 		Example: `  taibox run hostfs -- python3 -c 'print(6*7)'
   tar c . | taibox run -i --memory 512m hostfs -- sh -c 'tar x && make'
   taibox run -it hostfs -- bash`,
@@ -63,7 +64,8 @@ printed, and logs shows the output.`,
 
 // run makes a box and runs a command in it.
 func (e *Env) run(cmd *cobra.Command, req rest.CreateBox, args []string, f *execFlags, b *boxFlags) error {
-	x := rest.ExecRequest{Cmd: args, Entrypoint: true}
+	x := rest.ExecRequest{Entrypoint: true}
+	x.SetCmd(args)
 	f.request(e, &x)
 	c, _, err := e.connect(cmd)
 	if err != nil {
@@ -81,7 +83,7 @@ func (e *Env) runOnce(ctx context.Context, c *client.Client, req rest.CreateBox,
 	if ours {
 		req.ID = taisandbox.NewID("box-")
 	}
-	box, err := e.createBox(ctx, c, req, b, f.out.quiet)
+	box, err := e.createBox(ctx, c, req, b, f.out.silent())
 	if err != nil {
 		if ours && ctx.Err() != nil { // it may have come into being all the same
 			e.discard(ctx, c, req.ID)
@@ -98,12 +100,16 @@ func (e *Env) runOnce(ctx context.Context, c *client.Client, req rest.CreateBox,
 
 // runDetached makes a box that stays, with the command as its entrypoint.
 func (e *Env) runDetached(ctx context.Context, c *client.Client, req rest.CreateBox, x rest.ExecRequest, f *execFlags, b *boxFlags) error {
-	box, err := e.createBox(ctx, c, req, b, f.out.quiet)
+	box, err := e.createBox(ctx, c, req, b, f.out.silent())
 	if err != nil {
 		return err
 	}
 	x.ID = taisandbox.EntrypointExec
-	if _, err := c.ExecDetached(ctx, box.ID, x); err != nil {
+	rec, err := c.ExecDetached(ctx, box.ID, x)
+	if err == nil {
+		err = e.neverRan(ctx, c, box.ID, rec, f)
+	}
+	if err != nil {
 		e.discard(ctx, c, box.ID)
 		return err
 	}

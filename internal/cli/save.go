@@ -21,7 +21,7 @@ func newImageSave(env *Env) *cobra.Command {
 		Use:   "save [flags] IMAGE...",
 		Short: "Write images to an OCI archive",
 		Long: `Write images, with their names, to one archive that image load, docker load,
-skopeo and others read.`,
+skopeo and others read. The archive is all the output: there is no -o json.`,
 		Example: `  taibox image save -o tools.tar tools:1
   taibox image save tools:1 | ssh other taibox image load`,
 		Args: wantArgs("IMAGE..."),
@@ -167,6 +167,7 @@ value takes away what the image has.`,
 	fs.StringVarP(&user, "user", "u", "", "commands run as `USER[:GROUP]`")
 	fs.StringArrayVarP(&labels, "label", "l", nil, "label the image with `K=V`")
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "the digest")
 	return cmd
 }
 

@@ -31,7 +31,10 @@ type ServeOptions struct {
 	MaxWorkspacesPerOwner                int
 	MaxWorkspaceDisk                     int64 // bytes; what says nothing gets it
 
-	Listen          string   // address over TCP; "" for none
+	KeepExecs     int   // finished ones of a box
+	KeepExecBytes int64 // with so much output
+
+	Listen          string   // host:port over TCP; "" for none
 	TLS             string   // auto, on or off
 	TLSCert, TLSKey string   // files
 	TLSNames        []string // of a certificate of our own
@@ -81,7 +84,8 @@ a server starts one in the background. It listens on a Unix socket, and with
 				IdleTimeout: s.IdleTimeout, OrphanAfter: s.OrphanAfter, Pids: s.Pids, MaxPerOwner: s.MaxPerOwner, MaxPerImage: s.MaxPerImage, MaxPerNode: s.MaxPerNode,
 				MaxMemory: s.MaxMemory, MaxCPUs: s.MaxCPUs, MaxPids: s.MaxPids,
 				MaxWorkspacesPerOwner: s.MaxWorkspacesPerOwner, MaxWorkspaceDisk: s.MaxWorkspaceDisk,
-				Listen: s.Listen, TLS: s.TLS, TLSCert: s.TLSCert, TLSKey: s.TLSKey, TLSNames: s.TLSNames, Rate: s.Rate, Burst: s.Burst,
+				KeepExecs: s.KeepExecs, KeepExecBytes: s.KeepExecBytes,
+				Listen: s.listenAddress(), TLS: s.TLS, TLSCert: s.TLSCert, TLSKey: s.TLSKey, TLSNames: s.TLSNames, Rate: s.Rate, Burst: s.Burst,
 				Registries: s.Registries, Traces: traces,
 				RuncPath:   FindProgram("taibox-runc", env.Libexec),
 				BridgePath: FindProgram("taibox-bridge", env.Libexec),

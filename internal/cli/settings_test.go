@@ -14,7 +14,7 @@ import (
 func dump(t *testing.T, home string, vars map[string]string, flags ...string) (map[string]source, string, int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	env := Env{In: strings.NewReader(""), Out: &out, Err: &errs, Home: home, Getenv: func(k string) string { return vars[k] }}
+	env := Env{In: strings.NewReader(""), Out: &out, Err: &errs, Home: home, LookupEnv: variables(vars)}
 	code := Main(context.Background(), env, append(flags, "config", "dump", "-o", "json"))
 	got := map[string]source{}
 	if code == exitOK {
@@ -84,6 +84,8 @@ func TestConfigErrors(t *testing.T) {
 		"negative":     {"sandbox_max: -1\n", `"-1"`},
 		"bad_idle":     {"sandbox_idle_timeout: soon\n", `idle timeout "soon"`},
 		"bad_count":    {"sandbox_max_per_owner: many\n", `number "many"`},
+		"no_execs":     {"exec_keep: 0\n", `finished execs "0"`},
+		"no_output":    {"exec_keep_bytes: 0\n", `finished execs "0"`},
 		"bad_size":     {"sandbox_memory: lots\n", `size "lots"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,5 +110,17 @@ func TestEmptyConfig(t *testing.T) {
 	writeConfig(t, filepath.Join(home, ".config/taibox/config.yaml"), "# nothing\n")
 	if _, errs, code := dump(t, home, nil); code != exitOK {
 		t.Errorf("code %d, stderr %q", code, errs)
+	}
+}
+
+// TestServeSettings: what is set reaches the server.
+func TestServeSettings(t *testing.T) {
+	got, errs, code := served(t, "listen: localhost\nexec_keep: 7\n", map[string]string{"TAIBOX_DATA_DIR": "/other", "TAIBOX_EXEC_KEEP_BYTES": "10m"})
+	if code != exitOK || got.Listen != "localhost:0" || got.KeepExecs != 7 || got.KeepExecBytes != 10<<20 {
+		t.Errorf("code %d, %q, %+v", code, errs, got)
+	}
+	got, errs, code = served(t, "", nil, "--listen", "localhost")
+	if code != exitOK || got.Listen != "localhost:7600" || got.KeepExecs != 1000 || got.KeepExecBytes != 1<<30 {
+		t.Errorf("defaults: code %d, %q, %+v", code, errs, got)
 	}
 }

@@ -23,6 +23,8 @@ const (
 type boxStats struct {
 	ID         string  `json:"id"`
 	CPUPercent float64 `json:"cpu_percent"` // of one processor, lately
+	// Error is why the box could not be measured; then little else is known.
+	Error string `json:"error,omitempty"`
 	rest.Stats
 }
 
@@ -36,7 +38,7 @@ func newStats(env *Env) *cobra.Command {
 		GroupID: groupLook,
 		Short:   "Measure boxes, or all that run",
 		Long: `Measure boxes, or all that run. On a terminal the table is live until you
-interrupt it; elsewhere, with --no-stream and with -o json it is printed once.
+interrupt it; elsewhere, with --no-stream, -o json or -q it is printed once.
 CPU is in percent of one processor.`,
 		Args: wantArgs("[BOX]..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,7 +47,7 @@ CPU is in percent of one processor.`,
 				return err
 			}
 			m := &meter{c: c, boxes: args}
-			if env.TTY && !noStream && !out.json() {
+			if env.TTY && !noStream && !out.silent() {
 				return env.liveStats(cmd.Context(), m)
 			}
 			all, err := m.twice(cmd.Context())
@@ -56,12 +58,15 @@ CPU is in percent of one processor.`,
 				return printJSON(env.Out, all[0])
 			case out.json():
 				return printList(env.Out, all)
+			case out.quiet:
+				return printIDs(env, all, func(s boxStats) string { return s.ID })
 			}
 			return statsTable(all).print(env.Out)
 		},
 	}
 	cmd.Flags().BoolVar(&noStream, "no-stream", false, "print the table once, also on a terminal")
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "IDs")
 	return cmd
 }
 
@@ -81,7 +86,7 @@ func (m *meter) measure(ctx context.Context) ([]boxStats, error) {
 			return nil, err
 		}
 		for _, s := range list {
-			all = append(all, boxStats{ID: s.ID, Stats: s.Stats})
+			all = append(all, boxStats{ID: s.ID, Error: s.Error, Stats: s.Stats})
 		}
 	}
 	for _, id := range m.boxes {
@@ -137,6 +142,10 @@ func pause(ctx context.Context, d time.Duration) error {
 func statsTable(all []boxStats) *table {
 	t := newTable("ID", "CPU %", "MEMORY", "LIMIT", "PEAK", "PIDS", "READ", "WRITTEN", "RECEIVED", "SENT", "OVERHEAD")
 	for _, s := range all {
+		if s.Error != "" {
+			t.add(s.ID, "no answer", "-", limit(s.MemoryLimitBytes > 0, formatSize(s.MemoryLimitBytes)), "-", "-", "-", "-", "-", "-", "-")
+			continue
+		}
 		t.add(s.ID, fmt.Sprintf("%.1f", s.CPUPercent), formatSize(s.MemoryBytes),
 			limit(s.MemoryLimitBytes > 0, formatSize(s.MemoryLimitBytes)), formatSize(s.MemoryPeakBytes), fmt.Sprint(s.Pids),
 			formatSize(s.ReadBytes), formatSize(s.WriteBytes), formatSize(s.NetRxBytes), formatSize(s.NetTxBytes), formatSize(s.OverheadBytes))
@@ -205,19 +214,17 @@ func newTop(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if out.json() {
-				return printList(env.Out, list)
-			}
-			t := newTable("PID", "USER", "STATE", "CPU %", "TIME", "MEMORY", "COMMAND")
-			for _, p := range list {
+			return printItems(env, out, list, []string{"PID", "USER", "STATE", "CPU %", "TIME", "MEMORY", "COMMAND"}, func(p *boxProcess) []string {
 				used := time.Duration(p.CPUMs * float64(time.Millisecond))
-				t.add(fmt.Sprint(p.PID), fmt.Sprint(p.UID), p.State, fmt.Sprintf("%.1f", p.CPUPercent),
-					used.Round(10*time.Millisecond).String(), formatSize(p.RSSBytes), p.Command)
-			}
-			return t.print(env.Out)
+				return []string{
+					fmt.Sprint(p.PID), fmt.Sprint(p.UID), p.State, fmt.Sprintf("%.1f", p.CPUPercent),
+					used.Round(10 * time.Millisecond).String(), formatSize(p.RSSBytes), p.Command,
+				}
+			})
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "PIDs")
 	return cmd
 }
 

@@ -33,3 +33,14 @@ func TestPercent(t *testing.T) {
 		}
 	}
 }
+
+// A box that does not answer is told as such, not as one that uses nothing.
+func TestStatsOfSilentBox(t *testing.T) {
+	var out strings.Builder
+	if err := statsTable([]boxStats{{ID: "b1", Error: "bridge does not answer"}}).print(&out); err != nil {
+		t.Fatal(err)
+	}
+	if row := strings.Split(out.String(), "\n")[1]; !strings.Contains(row, "no answer") || strings.ContainsAny(row, "023456789") {
+		t.Errorf("told is %q", row)
+	}
+}

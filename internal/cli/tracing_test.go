@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func served(t *testing.T, file string, vars map[string]string, flags ...string) 
 	var out, errs bytes.Buffer
 	var got ServeOptions
 	env := Env{
-		In: strings.NewReader(""), Out: &out, Err: &errs, Home: home, Getenv: func(k string) string { return vars[k] },
+		In: strings.NewReader(""), Out: &out, Err: &errs, Home: home, LookupEnv: variables(vars),
 		Serve: func(_ context.Context, o ServeOptions) error { got = o; return nil },
 	}
 	code := Main(t.Context(), env, append([]string{"serve"}, flags...))
@@ -156,9 +157,16 @@ func TestRegistrySettings(t *testing.T) {
 	}
 }
 
-// A server in the background is not given what a user's environment says of
-// OpenTelemetry: that is for programs of the user's.
+// A server in the background is given every setting, but for what is an argument
+// or the client's own. What a user's environment says of OpenTelemetry is for
+// programs of the user's.
 func TestBackgroundEnvironment(t *testing.T) {
+	others := []string{"", "TAIBOX_HOST", "TAIBOX_DATA_DIR", "TAIBOX_API_KEY", "TAIBOX_TLS_CA"}
+	for _, k := range keys {
+		if !slices.Contains(others, k.env) && !strings.HasPrefix(k.env, "OTEL_") && !slices.Contains(serverEnv, k.env) {
+			t.Errorf("%s is not passed on", k.env)
+		}
+	}
 	for _, name := range serverEnv {
 		if strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("%s is passed on", name)

@@ -162,10 +162,7 @@ func (e *Env) parseEnv(files, pairs []string) (map[string]string, error) {
 		}
 		all = append(all, lines...)
 	}
-	return parsePairs("environment variable", append(all, pairs...), func(k string) (string, bool) {
-		v := e.Getenv(k)
-		return v, v != ""
-	})
+	return parsePairs("environment variable", append(all, pairs...), e.LookupEnv)
 }
 
 // readEnvFile reads lines of K=V or K. Empty lines and those that begin with #

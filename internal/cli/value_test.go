@@ -86,12 +86,12 @@ func TestParseEnv(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# a comment\n\nA=from file\r\n  B=x=y\nHERE\nGONE\nLAST=no newline"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := Env{Getenv: func(k string) string { return map[string]string{"HERE": "ours", "ALSO": "too"}[k] }}
-	got, err := env.parseEnv([]string{file}, []string{"A=from flag", "EMPTY=", "ALSO"})
+	env := Env{LookupEnv: variables(map[string]string{"HERE": "ours", "ALSO": "too", "SET": ""})}
+	got, err := env.parseEnv([]string{file}, []string{"A=from flag", "EMPTY=", "ALSO", "SET"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"A": "from flag", "B": "x=y", "HERE": "ours", "LAST": "no newline", "EMPTY": "", "ALSO": "too"}
+	want := map[string]string{"A": "from flag", "B": "x=y", "HERE": "ours", "LAST": "no newline", "EMPTY": "", "ALSO": "too", "SET": ""}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

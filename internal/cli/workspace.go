@@ -302,5 +302,6 @@ running or not, is refused: remove the box first.`,
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "IDs")
 	return cmd
 }

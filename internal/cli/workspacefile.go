@@ -130,6 +130,7 @@ func newWorkspaceCat(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cat [flags] WORKSPACE PATH",
 		Short: "Write a file of a workspace to stdout",
+		Long:  "Write a file of a workspace to stdout as it is; files -o json tells what it is.",
 		Args:  wantArgs("WORKSPACE", "PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Offset < 0 || o.Limit < 0 {
@@ -198,7 +199,7 @@ a PATH that ends in / FILE keeps its name.`,
 				return err
 			}
 			o.Parents = true
-			p := &gauge{env: env, what: "written", total: total, on: !out.quiet && !out.json()}
+			p := &gauge{env: env, what: "written", total: total, on: !out.silent()}
 			info, err := c.Workspace(args[0]).Write(cmd.Context(), name, &gauged{src, p}, o)
 			p.end()
 			if err != nil || !out.json() {
@@ -249,25 +250,41 @@ func regularSize(info fs.FileInfo) int64 {
 	return 0
 }
 
+// pathDone is what the JSON of mkdir, mv and del names: a path that it was done
+// to.
+type pathDone struct {
+	Path    string `json:"path"`
+	PathB64 []byte `json:"path_b64,omitempty"`
+}
+
+func doneTo(path string) (d pathDone) {
+	d.Path, d.PathB64 = textOrBytes(path)
+	return d
+}
+
 func newWorkspaceMkdir(env *Env) *cobra.Command {
-	return &cobra.Command{
-		Use:   "mkdir WORKSPACE PATH...",
+	var out format
+	cmd := &cobra.Command{
+		Use:   "mkdir [flags] WORKSPACE PATH...",
 		Short: "Make directories in a workspace, with their parents",
 		Args:  wantArgs("WORKSPACE", "PATH..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.eachPath(cmd, args, func(ctx context.Context, w *client.Workspace, name string) error {
+			return env.eachPath(cmd, &out, args, func(ctx context.Context, w *client.Workspace, name string) error {
 				return w.MkdirAll(ctx, name, 0)
 			})
 		},
 	}
+	out.addOutput(cmd)
+	return cmd
 }
 
 func newWorkspaceMv(env *Env) *cobra.Command {
-	return &cobra.Command{
-		Use:   "mv WORKSPACE FROM TO",
+	var out format
+	cmd := &cobra.Command{
+		Use:   "mv [flags] WORKSPACE FROM TO",
 		Short: "Move a file or directory of a workspace",
 		Long: `Move a file or directory of a workspace, into TO if that is a directory or a link to
-one, else over a file or link that is there.`,
+one, else over a file or link that is there. -o json tells where it is then.`,
 		Args: wantArgs("WORKSPACE", "FROM", "TO"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, _, err := env.connect(cmd)
@@ -283,51 +300,75 @@ one, else over a file or link that is there.`,
 			if into {
 				to = strings.TrimRight(to, "/") + "/" + path.Base(from)
 			}
-			return w.Rename(cmd.Context(), from, to)
+			if err := w.Rename(cmd.Context(), from, to); err != nil || !out.json() {
+				return err
+			}
+			return printJSON(env.Out, doneTo(to))
 		},
 	}
+	out.addOutput(cmd)
+	return cmd
 }
 
-// leadsToDir reports whether a name is that of a directory, or of a link to one.
+// leadsToDir reports whether a name is that of a directory, or of a link to one
+// in the workspace.
 func leadsToDir(ctx context.Context, w *client.Workspace, name string) (bool, error) {
 	info, err := w.Stat(ctx, name)
-	if err == nil && info.Mode&fs.ModeSymlink != 0 {
-		if _, err = w.List(ctx, name); err == nil {
-			return true, nil
+	switch {
+	case errors.Is(err, volume.ErrFileNotFound), errors.Is(err, volume.ErrFileKind):
+		return false, nil
+	case err != nil || info.Mode&fs.ModeSymlink == 0:
+		return info.Mode.IsDir(), err
+	}
+	_, err = w.List(ctx, name)
+	for _, is := range []error{volume.ErrFileNotFound, volume.ErrFileKind, volume.ErrFileDenied} { // nowhere, to a file, or out
+		if errors.Is(err, is) {
+			return false, nil
 		}
 	}
-	if errors.Is(err, volume.ErrFileNotFound) || errors.Is(err, volume.ErrFileKind) {
-		return false, nil
-	}
-	return info.Mode.IsDir(), err
+	return err == nil, err
 }
 
 func newWorkspaceDel(env *Env) *cobra.Command {
+	var out format
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "del [flags] WORKSPACE PATH...",
 		Short: "Delete files of a workspace",
 		Args:  wantArgs("WORKSPACE", "PATH..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.eachPath(cmd, args, func(ctx context.Context, w *client.Workspace, name string) error {
+			return env.eachPath(cmd, &out, args, func(ctx context.Context, w *client.Workspace, name string) error {
 				return w.Remove(ctx, name, all)
 			})
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "recursive", "r", false, "delete directories with all that is in them; what is not there is no error")
+	out.addOutput(cmd)
 	return cmd
 }
 
-// eachPath does one thing to several paths of a workspace. An error does not
-// keep it from the rest; the worst one decides the code.
-func (e *Env) eachPath(cmd *cobra.Command, args []string, do func(context.Context, *client.Workspace, string) error) error {
+// eachPath does one thing to several paths of a workspace, and lists as JSON
+// those that it was done to. An error does not keep it from the rest; the worst
+// one decides the code.
+func (e *Env) eachPath(cmd *cobra.Command, out *format, args []string, do func(context.Context, *client.Workspace, string) error) error {
 	c, _, err := e.connect(cmd)
 	if err != nil {
 		return err
 	}
-	return e.forAll(cmd, args[1:], func(name string) error {
-		return do(cmd.Context(), c.Workspace(args[0]), name)
+	var did []pathDone
+	err = e.forAll(cmd, args[1:], func(name string) error {
+		err := do(cmd.Context(), c.Workspace(args[0]), name)
+		if err == nil {
+			did = append(did, doneTo(name))
+		}
+		return err
 	})
+	if out.json() {
+		if err := printList(e.Out, did); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 func newWorkspaceWatch(env *Env) *cobra.Command {
@@ -355,5 +396,6 @@ each line is one change.`,
 		},
 	}
 	out.addOutput(cmd)
+	out.addQuiet(cmd, "paths")
 	return cmd
 }

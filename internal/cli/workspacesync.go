@@ -98,7 +98,7 @@ lead out are left out and told. A sync that was cut off goes on when repeated.`,
 					return err
 				}
 			}
-			p := &gauge{env: env, what: "synced", on: !out.quiet && !out.json()}
+			p := &gauge{env: env, what: "synced", on: !out.silent()}
 			o.Progress = func(r volume.SyncResult) { p.moved(r.BytesSynced) }
 			res, err := treesync.Sync(ctx, src.end, dst.end, o)
 			p.end()
@@ -206,7 +206,10 @@ made of the time.`,
 			}
 			w := c.Workspace(args[0])
 			if remove {
-				return w.RemoveSnapshot(cmd.Context(), args[1])
+				if err := w.RemoveSnapshot(cmd.Context(), args[1]); err != nil {
+					return err
+				}
+				return printSnapshotName(env, &out, args[1])
 			}
 			s, err := w.CreateSnapshot(cmd.Context(), optional(args, 1))
 			if err != nil {
@@ -222,6 +225,16 @@ made of the time.`,
 	out.addOutput(cmd)
 	out.addQuiet(cmd, "the name")
 	return cmd
+}
+
+// printSnapshotName tells which snapshot something was done with.
+func printSnapshotName(env *Env, out *format, name string) error {
+	if !out.json() {
+		return printLine(env.Out, name)
+	}
+	return printJSON(env.Out, struct {
+		Name string `json:"name"`
+	}{name})
 }
 
 func newWorkspaceSnapshots(env *Env) *cobra.Command {
@@ -250,8 +263,9 @@ func newWorkspaceSnapshots(env *Env) *cobra.Command {
 }
 
 func newWorkspaceRestore(env *Env) *cobra.Command {
-	return &cobra.Command{
-		Use:   "restore WORKSPACE SNAPSHOT",
+	var out format
+	cmd := &cobra.Command{
+		Use:   "restore [flags] WORKSPACE SNAPSHOT",
 		Short: "Make a workspace what it was",
 		Long: `Make a workspace what it was when the snapshot was made. What is not in the snapshot
 is deleted: make another one first to keep it. Boxes that have the workspace
@@ -262,9 +276,15 @@ mounted see it change.`,
 			if err != nil {
 				return err
 			}
-			return c.Workspace(args[0]).RestoreSnapshot(cmd.Context(), args[1])
+			if err := c.Workspace(args[0]).RestoreSnapshot(cmd.Context(), args[1]); err != nil {
+				return err
+			}
+			return printSnapshotName(env, &out, args[1])
 		},
 	}
+	out.addOutput(cmd)
+	out.addQuiet(cmd, "the snapshot's name")
+	return cmd
 }
 
 func newWorkspaceDiff(env *Env) *cobra.Command {
@@ -284,15 +304,12 @@ without TO, up to now.`,
 			if err != nil {
 				return err
 			}
-			switch {
-			case out.json():
+			if out.json() {
 				items := make([]rest.Change, len(changes))
 				for i, c := range changes {
 					items[i] = changeOf(string(c.Kind), c.Path, c.Dir)
 				}
 				return printList(env.Out, items)
-			case out.quiet:
-				return printIDs(env, changes, func(c volume.Change) string { return env.nameFor(c.Path) })
 			}
 			for _, c := range changes {
 				if err := printChange(env, &out, string(c.Kind), c.Path, c.Dir); err != nil {
@@ -315,8 +332,11 @@ func changeOf(kind, path string, dir bool) rest.Change {
 
 // printChange prints one change, as a line.
 func printChange(env *Env, out *format, kind, path string, dir bool) error {
-	if out.json() {
+	switch {
+	case out.json():
 		return json.NewEncoder(env.Out).Encode(changeOf(kind, path, dir))
+	case out.quiet:
+		return printLine(env.Out, env.nameFor(path))
 	}
 	if dir {
 		path += "/"

@@ -23,14 +23,11 @@ const (
 
 // TCP says where the API is served beside the socket.
 type TCP struct {
-	Listen    string // host:port, :port or host; "" = nowhere
+	Listen    string // host:port or :port; "" = nowhere
 	TLS       string // one of the modes; "" = auto
 	Cert, Key string // files; "" = a certificate of our own
 	Names     []string
 }
-
-// DefaultPort is the API's.
-const DefaultPort = "7600"
 
 // endpoint is the API over TCP.
 type endpoint struct {
@@ -47,9 +44,9 @@ func listenTCP(cfg *TCP, dataDir string) (*endpoint, error) {
 		}
 		return nil, nil
 	}
-	addr, err := resolveListen(cfg.Listen)
+	addr, err := net.ResolveTCPAddr("tcp", cfg.Listen)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen on %q: %w: %w", cfg.Listen, err, errdefs.ErrInvalidArgument)
 	}
 	secure, err := cfg.secure(addr)
 	if err != nil {
@@ -73,23 +70,6 @@ func listenTCP(cfg *TCP, dataDir string) (*endpoint, error) {
 		e.Listener = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
 	}
 	return e, nil
-}
-
-// resolveListen reads an address, in which host or port may be left out.
-func resolveListen(listen string) (*net.TCPAddr, error) {
-	full := listen
-	switch _, _, err := net.SplitHostPort(listen); {
-	case err == nil:
-	case net.ParseIP(listen) != nil:
-		full = net.JoinHostPort(listen, DefaultPort)
-	default:
-		full = listen + ":" + DefaultPort
-	}
-	addr, err := net.ResolveTCPAddr("tcp", full)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %q: %w: %w", listen, err, errdefs.ErrInvalidArgument)
-	}
-	return addr, nil
 }
 
 // secure reports whether TLS is spoken at addr. What others can reach is never

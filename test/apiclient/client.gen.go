@@ -622,7 +622,7 @@ type ClientInterface interface {
 	// GetWorkspacesIdSnapshots Snapshots of a workspace, oldest first
 	//
 	// Corresponds with GET /v1/workspaces/{id}/snapshots (the `GetWorkspacesIdSnapshots` operationId).
-	GetWorkspacesIdSnapshots(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetWorkspacesIdSnapshots(ctx context.Context, id string, params *GetWorkspacesIdSnapshotsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PostWorkspacesIdSnapshotsWithBody Keep the workspace as it is now
 	//
@@ -2095,8 +2095,8 @@ func (c *Client) PostWorkspacesIdPack(ctx context.Context, id string, body PostW
 // GetWorkspacesIdSnapshots Snapshots of a workspace, oldest first
 //
 // Corresponds with GET /v1/workspaces/{id}/snapshots (the `GetWorkspacesIdSnapshots` operationId).
-func (c *Client) GetWorkspacesIdSnapshots(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetWorkspacesIdSnapshotsRequest(c.Server, id)
+func (c *Client) GetWorkspacesIdSnapshots(ctx context.Context, id string, params *GetWorkspacesIdSnapshotsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetWorkspacesIdSnapshotsRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -4626,6 +4626,30 @@ func NewGetSandboxesIdFilesListRequest(server string, id string, params *GetSand
 
 		}
 
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -5210,6 +5234,30 @@ func NewGetStatsRequest(server string, params *GetStatsParams) (*http.Request, e
 
 		}
 
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -5721,6 +5769,30 @@ func NewGetWorkspacesIdDiffRequest(server string, id string, params *GetWorkspac
 		if params.To != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "to", *params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -6377,6 +6449,30 @@ func NewGetWorkspacesIdFilesListRequest(server string, id string, params *GetWor
 
 		}
 
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -6679,7 +6775,7 @@ func NewPostWorkspacesIdPackRequestWithBody(server string, id string, contentTyp
 }
 
 // NewGetWorkspacesIdSnapshotsRequest constructs an http.Request for the GetWorkspacesIdSnapshots method
-func NewGetWorkspacesIdSnapshotsRequest(server string, id string) (*http.Request, error) {
+func NewGetWorkspacesIdSnapshotsRequest(server string, id string, params *GetWorkspacesIdSnapshotsParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -6702,6 +6798,45 @@ func NewGetWorkspacesIdSnapshotsRequest(server string, id string) (*http.Request
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.NextToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "next_token", *params.NextToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -7840,7 +7975,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/workspaces/{id}/snapshots (the `GetWorkspacesIdSnapshots` operationId).
-	GetWorkspacesIdSnapshotsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetWorkspacesIdSnapshotsResponse, error)
+	GetWorkspacesIdSnapshotsWithResponse(ctx context.Context, id string, params *GetWorkspacesIdSnapshotsParams, reqEditors ...RequestEditorFn) (*GetWorkspacesIdSnapshotsResponse, error)
 
 	// PostWorkspacesIdSnapshotsWithBodyWithResponse Keep the workspace as it is now
 	//
@@ -12330,8 +12465,8 @@ func (c *ClientWithResponses) PostWorkspacesIdPackWithResponse(ctx context.Conte
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/workspaces/{id}/snapshots (the `GetWorkspacesIdSnapshots` operationId).
-func (c *ClientWithResponses) GetWorkspacesIdSnapshotsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetWorkspacesIdSnapshotsResponse, error) {
-	rsp, err := c.GetWorkspacesIdSnapshots(ctx, id, reqEditors...)
+func (c *ClientWithResponses) GetWorkspacesIdSnapshotsWithResponse(ctx context.Context, id string, params *GetWorkspacesIdSnapshotsParams, reqEditors ...RequestEditorFn) (*GetWorkspacesIdSnapshotsResponse, error) {
+	rsp, err := c.GetWorkspacesIdSnapshots(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

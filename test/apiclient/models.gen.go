@@ -16,9 +16,12 @@ type ArchiveResult struct {
 
 // Box defines model for Box.
 type Box struct {
-	// Busy What keeps the box from being idle: exec ID, stream of exec ID, heartbeat, lease, or a call under way
-	Busy        *[]string `json:"busy"`
-	Cmd         *[]string `json:"cmd"`
+	// Busy What keeps the box from being idle: exec ID, stream of exec ID, heartbeat, lease, or a call under way; with keep_alive left by exec ID, too
+	Busy *[]string `json:"busy"`
+	Cmd  *[]string `json:"cmd"`
+
+	// CmdB64 The bytes of cmd, if they are not all UTF-8
+	CmdB64      *[]string `json:"cmd_b64,omitempty"`
 	ContainerId string    `json:"container_id"`
 
 	// Cpus 0 means no limit
@@ -26,6 +29,9 @@ type Box struct {
 	CreatedAt  time.Time `json:"created_at"`
 	Devices    *[]string `json:"devices"`
 	Entrypoint *[]string `json:"entrypoint"`
+
+	// EntrypointB64 The bytes of entrypoint, if they are not all UTF-8
+	EntrypointB64 *[]string `json:"entrypoint_b64,omitempty"`
 
 	// Error What went wrong, for status failed
 	Error *string `json:"error,omitempty"`
@@ -37,6 +43,7 @@ type Box struct {
 	ImageDigest   *string           `json:"image_digest,omitempty"`
 	Ip            *string           `json:"ip,omitempty"`
 	Isolation     string            `json:"isolation"`
+	KeepAlive     bool              `json:"keep_alive"`
 	Labels        map[string]string `json:"labels"`
 	LastActive    time.Time         `json:"last_active"`
 
@@ -86,7 +93,10 @@ type BoxList struct {
 // BoxStats defines model for BoxStats.
 type BoxStats struct {
 	// CpuMs Processor time used since the box started
-	CpuMs       float64 `json:"cpu_ms"`
+	CpuMs float64 `json:"cpu_ms"`
+
+	// Error Why the box could not be measured now; it runs, and of the rest only time and memory_limit_bytes are known
+	Error       *string `json:"error,omitempty"`
 	Id          string  `json:"id"`
 	MemoryBytes int64   `json:"memory_bytes"`
 
@@ -120,6 +130,9 @@ type Change struct {
 // ChangeList defines model for ChangeList.
 type ChangeList struct {
 	Items *[]Change `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // CommitBox defines model for CommitBox.
@@ -146,8 +159,11 @@ type CreateBox struct {
 	Devices *[]string `json:"devices,omitempty"`
 
 	// Entrypoint Replaces the image's; an empty list means none
-	Entrypoint *[]string          `json:"entrypoint,omitempty"`
-	Env        *map[string]string `json:"env,omitempty"`
+	Entrypoint *[]string `json:"entrypoint,omitempty"`
+
+	// EntrypointB64 In place of entrypoint, for words that are not UTF-8
+	EntrypointB64 *[]string          `json:"entrypoint_b64,omitempty"`
+	Env           *map[string]string `json:"env,omitempty"`
 
 	// ExtraHosts name:address
 	ExtraHosts *[]string `json:"extra_hosts,omitempty"`
@@ -160,8 +176,11 @@ type CreateBox struct {
 	IdleTimeoutMs *int64 `json:"idle_timeout_ms,omitempty"`
 
 	// Image A reference or hostfs; the server's default if absent
-	Image     *string            `json:"image,omitempty"`
-	Isolation *string            `json:"isolation,omitempty"`
+	Image     *string `json:"image,omitempty"`
+	Isolation *string `json:"isolation,omitempty"`
+
+	// KeepAlive The box is not idle either while its entrypoint runs, or what an ended exec left behind
+	KeepAlive *bool              `json:"keep_alive,omitempty"`
 	Labels    *map[string]string `json:"labels,omitempty"`
 
 	// MaxLifetimeMs How long after its creation a box is removed, unless it is persistent; 0 means never
@@ -278,7 +297,10 @@ type ErrorBody struct {
 // Exec defines model for Exec.
 type Exec struct {
 	Args *[]string `json:"args"`
-	Box  string    `json:"box"`
+
+	// ArgsB64 Their bytes, if they are not all UTF-8
+	ArgsB64 *[]string `json:"args_b64,omitempty"`
+	Box     string    `json:"box"`
 
 	// Bytes How much output there was
 	Bytes      int64      `json:"bytes"`
@@ -297,6 +319,12 @@ type Exec struct {
 	// FirstOffset The output from here on is kept
 	FirstOffset int64  `json:"first_offset"`
 	Id          string `json:"id"`
+
+	// InputBytes While it runs: so much input was handed over
+	InputBytes *int64 `json:"input_bytes,omitempty"`
+
+	// InputOpen The input has not been ended yet
+	InputOpen *bool `json:"input_open,omitempty"`
 
 	// Leftover Processes of it that still run
 	Leftover *int64 `json:"leftover,omitempty"`
@@ -334,6 +362,9 @@ type ExecRequest struct {
 	// Cmd Program and arguments; no shell is involved
 	Cmd *[]string `json:"cmd,omitempty"`
 
+	// CmdB64 In place of cmd, for words that are not UTF-8
+	CmdB64 *[]string `json:"cmd_b64,omitempty"`
+
 	// Cols Width of the terminal; default 80
 	Cols *int32 `json:"cols,omitempty"`
 
@@ -353,11 +384,14 @@ type ExecRequest struct {
 	// LeaseMs How long an exec with on_disconnect kill outlives a lost link; default 60000
 	LeaseMs *int64 `json:"lease_ms,omitempty"`
 
-	// MaxLog Bytes of output kept; default 64 MiB
+	// MaxLog Bytes of output kept; default 64 MiB, at most 1 GiB
 	MaxLog *int64 `json:"max_log,omitempty"`
 
-	// MaxOutput Bytes that an exec collects; default 64 MiB
+	// MaxOutput Bytes that an exec collects, the first half and the end of what there is; default 64 MiB
 	MaxOutput *int64 `json:"max_output,omitempty"`
+
+	// MergeOutput One pipe for both outputs: all of it is stdout, in exactly the order written
+	MergeOutput *bool `json:"merge_output,omitempty"`
 
 	// OnDisconnect keep (default) or kill
 	OnDisconnect *string `json:"on_disconnect,omitempty"`
@@ -395,12 +429,14 @@ type ExecResult struct {
 	Signal           *string `json:"signal,omitempty"`
 
 	// Source Always command
-	Source    string  `json:"source"`
-	State     string  `json:"state"`
-	Stderr    *string `json:"stderr,omitempty"`
-	StderrB64 *string `json:"stderr_b64,omitempty"`
-	Stdout    *string `json:"stdout,omitempty"`
-	StdoutB64 *string `json:"stdout_b64,omitempty"`
+	Source        string    `json:"source"`
+	State         string    `json:"state"`
+	Stderr        *string   `json:"stderr,omitempty"`
+	StderrB64     *string   `json:"stderr_b64,omitempty"`
+	StderrOmitted *Omission `json:"stderr_omitted,omitempty"`
+	Stdout        *string   `json:"stdout,omitempty"`
+	StdoutB64     *string   `json:"stdout_b64,omitempty"`
+	StdoutOmitted *Omission `json:"stdout_omitted,omitempty"`
 
 	// Truncated There was more output than is here
 	Truncated bool `json:"truncated"`
@@ -465,6 +501,9 @@ type File struct {
 // FileList defines model for FileList.
 type FileList struct {
 	Items *[]File `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // Health defines model for Health.
@@ -637,6 +676,15 @@ type NodeList struct {
 	NextToken *string `json:"next_token,omitempty"`
 }
 
+// Omission defines model for Omission.
+type Omission struct {
+	// At Offset in the output that is here
+	At int64 `json:"at"`
+
+	// Bytes How much is missing there
+	Bytes int64 `json:"bytes"`
+}
+
 // PackFiles defines model for PackFiles.
 type PackFiles struct {
 	// Format zip, tar, tgz or gzip; by the name of the archive if absent
@@ -664,6 +712,9 @@ type Port struct {
 	Pid     *int64  `json:"pid,omitempty"`
 	Port    int64   `json:"port"`
 	Process *string `json:"process,omitempty"`
+
+	// ProcessB64 Its bytes, if they are not UTF-8
+	ProcessB64 *string `json:"process_b64,omitempty"`
 }
 
 // PortList defines model for PortList.
@@ -675,6 +726,9 @@ type PortList struct {
 type Process struct {
 	// Command As the process calls itself
 	Command string `json:"command"`
+
+	// CommandB64 Its bytes, if they are not UTF-8
+	CommandB64 *string `json:"command_b64,omitempty"`
 
 	// CpuMs Processor time used so far
 	CpuMs float64 `json:"cpu_ms"`
@@ -749,6 +803,9 @@ type Snapshot struct {
 // SnapshotList defines model for SnapshotList.
 type SnapshotList struct {
 	Items *[]Snapshot `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // StartBox defines model for StartBox.
@@ -777,6 +834,9 @@ type Stats struct {
 // StatsList defines model for StatsList.
 type StatsList struct {
 	Items *[]BoxStats `json:"items"`
+
+	// NextToken Ask with it for the next page
+	NextToken *string `json:"next_token,omitempty"`
 }
 
 // StopBox defines model for StopBox.
@@ -883,7 +943,7 @@ type GetEventsParams struct {
 type GetImagesParams struct {
 	Node *string `form:"node,omitempty" json:"node,omitempty"`
 
-	// Limit Items on a page; default and most 1000
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// NextToken What the page before returned
@@ -908,7 +968,7 @@ type GetImagesRefParams struct {
 
 // GetKeysParams defines parameters for GetKeys.
 type GetKeysParams struct {
-	// Limit Items on a page; default and most 1000
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// NextToken What the page before returned
@@ -923,7 +983,7 @@ type PostKeysParams struct {
 
 // GetNodesParams defines parameters for GetNodes.
 type GetNodesParams struct {
-	// Limit Items on a page; default and most 1000
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// NextToken What the page before returned
@@ -939,7 +999,7 @@ type GetSandboxesParams struct {
 	Label  *[]string `form:"label,omitempty" json:"label,omitempty"`
 	Status *string   `form:"status,omitempty" json:"status,omitempty"`
 
-	// Limit Items on a page; default and most 1000
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// NextToken What the page before returned
@@ -976,7 +1036,7 @@ type PostSandboxesIdExecParams struct {
 
 // GetSandboxesIdExecsParams defines parameters for GetSandboxesIdExecs.
 type GetSandboxesIdExecsParams struct {
-	// Limit Items on a page; default and most 1000
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// NextToken What the page before returned
@@ -1063,6 +1123,12 @@ type GetSandboxesIdFilesListParams struct {
 
 	// User Who does it: user[:group]; default the box's user
 	User *string `form:"user,omitempty" json:"user,omitempty"`
+
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // GetSandboxesIdFilesStatParams defines parameters for GetSandboxesIdFilesStat.
@@ -1094,6 +1160,12 @@ type GetStatsParams struct {
 
 	// Label key=value; all must match
 	Label *[]string `form:"label,omitempty" json:"label,omitempty"`
+
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // GetWorkspacesParams defines parameters for GetWorkspaces.
@@ -1104,7 +1176,7 @@ type GetWorkspacesParams struct {
 	// Label key=value; all must match
 	Label *[]string `form:"label,omitempty" json:"label,omitempty"`
 
-	// Limit Items on a page; default and most 1000
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// NextToken What the page before returned
@@ -1136,6 +1208,12 @@ type GetWorkspacesIdDiffParams struct {
 
 	// To A snapshot; the workspace as it is if absent
 	To *string `form:"to,omitempty" json:"to,omitempty"`
+
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // DeleteWorkspacesIdFilesParams defines parameters for DeleteWorkspacesIdFiles.
@@ -1194,6 +1272,12 @@ type GetWorkspacesIdFilesListParams struct {
 
 	// PathB64 Instead of path: its bytes in base64
 	PathB64 *string `form:"path_b64,omitempty" json:"path_b64,omitempty"`
+
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // GetWorkspacesIdFilesStatParams defines parameters for GetWorkspacesIdFilesStat.
@@ -1209,6 +1293,15 @@ type GetWorkspacesIdFilesStatParams struct {
 type GetWorkspacesIdFilesWatchParams struct {
 	Path    *string `form:"path,omitempty" json:"path,omitempty"`
 	PathB64 *string `form:"path_b64,omitempty" json:"path_b64,omitempty"`
+}
+
+// GetWorkspacesIdSnapshotsParams defines parameters for GetWorkspacesIdSnapshots.
+type GetWorkspacesIdSnapshotsParams struct {
+	// Limit Items on a page; default and most 1000, of files and changes 10,000
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken What the page before returned
+	NextToken *string `form:"next_token,omitempty" json:"next_token,omitempty"`
 }
 
 // PostWorkspacesIdSyncApplyParams defines parameters for PostWorkspacesIdSyncApply.

@@ -3,4 +3,4 @@
 package apiclient
 
 // Spec is the hash of the description that this was generated from.
-const Spec = "0f7a7e32f2cc9d3b9a75ac9702b1af6b26568a10887423e8c92fc993bae1aa5a"
+const Spec = "ad12378a0e87a593c87f879b93ba2b341c9d74a38a7de98a244cd28601ec0388"

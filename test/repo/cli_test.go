@@ -14,7 +14,7 @@ import (
 func help(t *testing.T, verb []string) string {
 	t.Helper()
 	var out, stderr bytes.Buffer
-	env := cli.Env{In: strings.NewReader(""), Out: &out, Err: &stderr, Getenv: func(string) string { return "" }}
+	env := cli.Env{In: strings.NewReader(""), Out: &out, Err: &stderr, LookupEnv: func(string) (string, bool) { return "", false }}
 	if code := cli.Main(t.Context(), env, append(slices.Clone(verb), "--help")); code != 0 {
 		t.Fatalf("taibox %v --help: code %d, %s", verb, code, &stderr)
 	}
