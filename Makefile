@@ -22,7 +22,8 @@ VERSION ?= $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo u
 COMMIT  ?= $(shell $(GIT) rev-parse HEAD 2>/dev/null || echo unknown)
 export GOFLAGS += -buildvcs=false
 
-GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)"
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags
 RUNC_BUILD := CGO_ENABLED=1 go build -trimpath -tags "seccomp netgo osusergo" -ldflags "-s -w -extldflags -static"
 
 PACKAGES := ca-certificates gcc libc6-dev libseccomp-dev pkg-config iproute2 nftables busybox-static
@@ -50,7 +51,10 @@ setup: ## Install the system packages that are missing (Debian, Ubuntu).
 
 .PHONY: build
 build: bin/taibox-runc ## Build the programs into bin/.
-	@$(GO_BUILD) -o bin/ ./cmd/...
+	@$(GO_BUILD) "$(LDFLAGS)" -o bin/ ./cmd/taibox ./cmd/taibox-bridge
+# The server runs the two programs of its own build and no others.
+	@runc=$$(sha256sum <bin/taibox-runc); bridge=$$(sha256sum <bin/taibox-bridge); \
+	$(GO_BUILD) "$(LDFLAGS) -X main.runcSHA256=$${runc%% *} -X main.bridgeSHA256=$${bridge%% *}" -o bin/ ./cmd/taibox-server
 
 bin/taibox-runc: tools/runc/go.mod tools/runc/go.sum
 	@echo "Building $@ (once)" >&2

@@ -89,8 +89,11 @@ func (e *exec) record() sandbox.ExecInfo {
 	e.mu.Unlock()
 	info.FirstOffset, info.Bytes = e.log.span()
 	info.Truncated = info.FirstOffset > 0
-	if info.Done() {
+	switch {
+	case info.Done():
 		info.Leftover = e.tree.leftover()
+	case e.in != nil:
+		info.InputOpen, info.InputBytes = e.in.progress()
 	}
 	return info
 }

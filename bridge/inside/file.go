@@ -47,19 +47,36 @@ func (s *Server) file(conn *wire.Conn, req *wire.Request) error {
 	if err := json.NewEncoder(w).Encode(b); err != nil {
 		return err
 	}
-	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{r.Fd(), s.null.Fd(), s.null.Fd(), sock.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	ready, begun, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer begun.Close()
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{r.Fd(), begun.Fd(), s.null.Fd(), sock.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if os.Geteuid() == 0 {
 		attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups}
 	}
-	pid, _, err := s.reaper.start(func() (int, error) {
+	pid, exited, err := s.reaper.start(func() (int, error) {
 		return syscall.ForkExec("/proc/self/exe", []string{"taibox-bridge", FileWorker}, attr)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", sandbox.ErrProcessLimit, err)
 	}
 	raiseOOMScore(pid)
-	return nil
+	begun.Close()
+	if _, err := ready.Read(make([]byte, 1)); err == nil {
+		return nil
+	}
+	end := <-exited
+	if end.ExitStatus() == goThrow {
+		return fmt.Errorf("%w: not even for the threads of one", sandbox.ErrProcessLimit)
+	}
+	return fmt.Errorf("%w: the process for the file ended before it began, wait status %#x", sandbox.ErrBridgeLost, uint32(end))
 }
+
+// goThrow is the code with which a program of Go ends that can have no more threads.
+const goThrow = 2
 
 // ServeFile carries out one request, which it reads from descriptor 0, on the
 // connection that is descriptor 3.
@@ -76,6 +93,12 @@ func ServeFile() error {
 	if err := json.NewDecoder(os.Stdin).Decode(&req); err != nil {
 		return err
 	}
+	reserveThreads(workerThreads)
+	// From here on the connection is this process's alone.
+	if _, err := os.Stdout.Write([]byte{1}); err != nil {
+		return err
+	}
+	os.Stdout.Close() //nolint:errcheck // it has served
 	unix.Umask(0)
 	if err := handleFile(conn, &req); err != nil {
 		return conn.WriteJSON(wire.TypeError, wire.NewError(err))

@@ -16,6 +16,8 @@ type input struct {
 	mu     sync.Mutex
 	queue  []inputPart
 	closed bool          // the command reads no more
+	ended  bool          // its end is queued
+	got    int64         // bytes that were queued
 	more   chan struct{} // has room for one signal
 }
 
@@ -36,6 +38,8 @@ func (in *input) put(p inputPart) bool {
 		return false
 	}
 	in.queue = append(in.queue, p)
+	in.got += int64(len(p.data))
+	in.ended = in.ended || p.eof
 	select {
 	case in.more <- struct{}{}:
 	default:
@@ -47,6 +51,13 @@ func (in *input) open() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return !in.closed
+}
+
+// progress tells whether the input goes on, and how much of it there was.
+func (in *input) progress() (open bool, got int64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return !in.closed && !in.ended, in.got
 }
 
 // close drops what is queued and refuses more.

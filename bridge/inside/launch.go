@@ -102,6 +102,9 @@ func (r *reaper) launch(args, env []string, attr *syscall.ProcAttr) (int, <-chan
 			raiseOOMScore(pid)
 			return pid, exited, nil
 		}
+		if errors.Is(err, unix.E2BIG) {
+			return 0, nil, &startError{codeCannotRun, file + ": " + sandbox.ExplainTooLong(args, env)}
+		}
 		if failed = explainStart(file, attr.Dir, err); !errors.Is(err, unix.EACCES) {
 			return 0, nil, failed
 		}
@@ -143,8 +146,6 @@ func explainStart(file, dir string, err error) error {
 		return cannot(codeCannotRun, "permission denied")
 	case unix.ENOEXEC:
 		return cannot(codeCannotRun, "not a program for this machine (exec format error)")
-	case unix.E2BIG:
-		return cannot(codeCannotRun, "arguments and environment are too long; pass the data by input or file")
 	case unix.EAGAIN, unix.ENOMEM:
 		return fmt.Errorf("%w: %w", sandbox.ErrProcessLimit, errno)
 	case unix.EINVAL:

@@ -3,8 +3,10 @@ package inside
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,17 +17,23 @@ import (
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
-// handle carries out one request. An error is told to the node.
-func (s *Server) handle(conn *wire.Conn, req *wire.Request, files *passed) error {
+// handle carries out one request. An error is told to the node. It calls
+// arrived when the request can start no exec any more.
+func (s *Server) handle(conn *wire.Conn, req *wire.Request, files *passed, arrived func()) error {
+	if req.Op != wire.OpExec && req.Op != wire.OpMerged {
+		arrived()
+	}
 	switch req.Op {
 	case wire.OpSetup:
 		return reply(conn, req, func(b *wire.Setup) (any, error) { return s.setup(b, files) })
-	case wire.OpExec:
-		return s.exec(conn, req, files)
+	case wire.OpExec, wire.OpMerged:
+		return s.exec(conn, req, files, arrived)
 	case wire.OpAttach:
 		return s.attach(conn, req)
 	case wire.OpExecs:
 		return s.listEach(conn)
+	case wire.OpSettle:
+		return reply(conn, req, func(*struct{}) (any, error) { return struct{}{}, s.settle(conn) })
 	case wire.OpList:
 		return reply(conn, req, func(*struct{}) (any, error) { return s.list(), nil })
 	case wire.OpInspect:
@@ -104,7 +112,7 @@ func (s *Server) setup(b *wire.Setup, files *passed) (any, error) {
 	return wire.Hello{Protocol: wire.Major, Version: s.cfg.Version, PID: os.Getpid(), Started: s.started}, nil
 }
 
-func (s *Server) exec(conn *wire.Conn, req *wire.Request, files *passed) error {
+func (s *Server) exec(conn *wire.Conn, req *wire.Request, files *passed, arrived func()) error {
 	body, err := decode[wire.Exec](req)
 	if err != nil {
 		return err
@@ -112,7 +120,9 @@ func (s *Server) exec(conn *wire.Conn, req *wire.Request, files *passed) error {
 	if err := files.name(body.Files); err != nil {
 		return err
 	}
+	body.Merged = req.Op == wire.OpMerged
 	e, err := s.startExec(body, files)
+	arrived()
 	if err != nil {
 		return err
 	}
@@ -138,6 +148,23 @@ func (s *Server) attach(conn *wire.Conn, req *wire.Request) error {
 		return err
 	}
 	st.run()
+	return nil
+}
+
+// settle waits for the requests that came before: each connection is read in
+// its own time, so that one may start an exec after a later one was answered.
+func (s *Server) settle(conn *wire.Conn) error {
+	s.mu.Lock()
+	before := slices.Collect(maps.Keys(s.arriving))
+	s.mu.Unlock()
+	left := linkEnd(conn)
+	for _, arrived := range before {
+		select {
+		case <-arrived:
+		case <-left:
+			return fmt.Errorf("%w: the node left", wire.ErrProtocol)
+		}
+	}
 	return nil
 }
 

@@ -14,6 +14,9 @@ import (
 // reaper owns all waiting for processes: those of execs, and whatever the box
 // leaves to PID 1. Nothing else in the program may wait for a child.
 type reaper struct {
+	// forks has a token for each fork that is under way: each may keep one of
+	// the threads that there are, see ReserveThreads.
+	forks chan struct{}
 	// starts is held for reading from a fork until its child is in waiting, so
 	// that a child that ends at once is not taken for a stray.
 	starts sync.RWMutex
@@ -24,7 +27,11 @@ type reaper struct {
 	waiting map[int]chan<- unix.WaitStatus
 }
 
-func newReaper() *reaper { return &reaper{waiting: map[int]chan<- unix.WaitStatus{}} }
+const maxForks = 4
+
+func newReaper() *reaper {
+	return &reaper{forks: make(chan struct{}, maxForks), waiting: map[int]chan<- unix.WaitStatus{}}
+}
 
 // run reaps until stop is closed.
 func (r *reaper) run(stop <-chan struct{}) {
@@ -43,6 +50,8 @@ func (r *reaper) run(stop <-chan struct{}) {
 
 // start forks. The channel gets the child's end once it was reaped.
 func (r *reaper) start(fork func() (int, error)) (int, <-chan unix.WaitStatus, error) {
+	r.forks <- struct{}{}
+	defer func() { <-r.forks }()
 	r.starts.RLock()
 	defer r.starts.RUnlock()
 	pid, err := fork()

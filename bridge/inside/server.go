@@ -42,7 +42,8 @@ type Server struct {
 	oom     oomCounter
 
 	mu       sync.Mutex
-	parting  bool // the process is about to end
+	arriving map[chan struct{}]struct{} // of each connection that may yet start an exec, closed then
+	parting  bool                       // the process is about to end
 	box      string
 	end      *os.File // for why the box ended itself; nil if not known
 	execs    map[string]*exec
@@ -101,7 +102,7 @@ func Run(cfg Config) error {
 	}
 	s := &Server{
 		cfg: cfg, reaper: newReaper(), null: null, started: time.Now(), quit: make(chan struct{}),
-		execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}),
+		arriving: map[chan struct{}]struct{}{}, execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}),
 	}
 	s.alone.end = s.endAlone
 	defer s.alone.close()
@@ -181,15 +182,25 @@ func (s *Server) accept() {
 func (s *Server) take(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	here := make(chan struct{})
+	s.arriving[here] = struct{}{}
+	arrived := sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.arriving, here)
+		close(here)
+	})
 	if s.parting {
-		go s.serve(c)
+		go s.serve(c, arrived)
 		return
 	}
-	s.conns.Go(func() { s.serve(c) })
+	s.conns.Go(func() { s.serve(c, arrived) })
 }
 
 // serve answers one connection. Nothing that goes wrong in it ends the process.
-func (s *Server) serve(c net.Conn) {
+// It calls arrived when the connection can start no exec any more.
+func (s *Server) serve(c net.Conn, arrived func()) {
+	defer arrived()
 	defer c.Close()
 	if err := s.cfg.TrustPeer(c); err != nil {
 		return
@@ -214,7 +225,7 @@ func (s *Server) serve(c net.Conn) {
 		err = decodeRequest(payload, &req)
 	}
 	if err == nil {
-		err = s.handle(conn, &req, files)
+		err = s.handle(conn, &req, files, arrived)
 	}
 	if err != nil {
 		conn.WriteJSON(wire.TypeError, wire.NewError(err)) //nolint:errcheck // the link is gone, then

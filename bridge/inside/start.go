@@ -98,7 +98,7 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 		if !errors.As(err, &cannot) {
 			return err
 		}
-		e.refuse(cannot, envNames(env))
+		e.refuse(cannot, envNames(env), req.Merged)
 		return nil
 	}
 	e.mu.Lock()
@@ -122,14 +122,18 @@ func (s *Server) launch(e *exec, req *wire.Exec, who account) error {
 }
 
 // refuse ends an exec whose command could not be started.
-func (e *exec) refuse(cannot *startError, names []string) {
+func (e *exec) refuse(cannot *startError, names []string, merged bool) {
+	source := sandbox.Stderr
+	if merged {
+		source = sandbox.Stdout
+	}
 	line := "taibox: " + cannot.text + "\n"
 	if e.info.TTY {
 		line = strings.ReplaceAll(line, "\n", "\r\n")
 	}
 	for text := []byte(line); len(text) > 0; {
 		n := min(len(text), e.log.maxChunk())
-		e.log.append(sandbox.Stderr, append(make([]byte, wire.LogHead), text[:n]...))
+		e.log.append(source, append(make([]byte, wire.LogHead), text[:n]...))
 		text = text[n:]
 	}
 	e.finish(func(info *sandbox.ExecInfo) {

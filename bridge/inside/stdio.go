@@ -51,6 +51,10 @@ func openStdio(req *wire.Exec, uid uint32, null *os.File, log *execLog, progress
 		}
 		s.child[source], s.made = w, append(s.made, w)
 		s.output = append(s.output, newPump(source, r, log, progress))
+		if req.Merged {
+			s.child[sandbox.Stderr] = w
+			break
+		}
 	}
 	return s, nil
 }

@@ -34,6 +34,10 @@ import (
 var (
 	version = "dev"
 	commit  = ""
+	// The programs of this build, of which no others are run. Without, as in
+	// tests, any are.
+	runcSHA256   = ""
+	bridgeSHA256 = ""
 )
 
 func main() {
@@ -72,6 +76,8 @@ func serve(ctx context.Context, o cli.ServeOptions) error {
 		Driver: func(ctx context.Context, cfg node.DriverConfig) (taisandbox.Sandbox, taisandbox.Image, error) {
 			d, err := oci.Open(ctx, oci.Config{
 				DataDir: cfg.DataDir, Instance: cfg.Instance, RuncPath: o.RuncPath, BridgePath: o.BridgePath, Logger: cfg.Logger,
+				RuncSHA256: runcSHA256, BridgeSHA256: bridgeSHA256,
+				KeepExecs: o.KeepExecs, KeepExecBytes: o.KeepExecBytes,
 				Registries: registries(o.Registries), OrphanAfter: o.OrphanAfter,
 			})
 			if err != nil {

@@ -11,6 +11,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,9 @@ type Config struct {
 	Instance   string // required; 8 lower-case hexadecimal digits
 	RuncPath   string // required; taibox-runc
 	BridgePath string // required; taibox-bridge
+	// RuncSHA256 and BridgeSHA256 are what the two programs have to be, in
+	// hexadecimal. Default: whatever they are when the driver is opened.
+	RuncSHA256, BridgeSHA256 string
 	// RunRoot is where run directories of all instances are. Default /run/taibox.
 	RunRoot string
 	// PoolSize is how many namespaces are made ahead. Default 4; negative for none.
@@ -49,7 +53,12 @@ type Config struct {
 	// OrphanAfter is how long a box goes on after the last driver has let go of
 	// it. Default: for ever.
 	OrphanAfter time.Duration
-	Logger      *slog.Logger // default: discard
+	// KeepExecs and KeepExecBytes are how many finished execs are kept, and how
+	// much output, a box. Default 1000 and 1 GiB. The logs of running execs may
+	// grow to as much together, whatever is asked for each, and a MiB each.
+	KeepExecs     int
+	KeepExecBytes int64
+	Logger        *slog.Logger // default: discard
 	// Step, if set, is called before each step of each operation. Tests end
 	// the process there, or fail the step.
 	Step func(op, step, id string) error
@@ -61,7 +70,7 @@ type Driver struct {
 	log     *slog.Logger
 	bootID  string
 	runRoot string // of the instance
-	bridge  string // as boxes mount it
+	bridge  *keptBridge
 
 	images   *image.Store
 	hostfs   *hostfs.HostFS
@@ -98,6 +107,8 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if cfg.PoolSize == 0 {
 		cfg.PoolSize = 4
 	}
+	cfg.KeepExecs = cmp.Or(cfg.KeepExecs, 1000)
+	cfg.KeepExecBytes = cmp.Or(cfg.KeepExecBytes, 1<<30)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -157,6 +168,9 @@ func (d *Driver) prepare(ctx context.Context) (err error) {
 	if err := mkdirs(0o700, filepath.Join(d.cfg.DataDir, "boxes"), filepath.Join(d.runRoot, "runc")); err != nil {
 		return noSpace(err)
 	}
+	if _, err := pinned("OCI runtime", d.cfg.RuncPath, d.cfg.RuncSHA256); err != nil {
+		return err
+	}
 	if d.bridge, err = d.installBridge(); err != nil {
 		return err
 	}
@@ -167,11 +181,11 @@ func (d *Driver) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	d.network = &network{instance: d.cfg.Instance, slot: d.slot}
-	d.firewall = &firewall{net: d.network, lookup: d.resolvers, log: d.log}
-	if err := d.firewall.install(); err != nil {
+	d.firewall = &firewall{net: d.network, lookup: d.resolvers, log: d.log, tick: firewallTick}
+	if err := d.firewall.open(); err != nil {
 		return err
 	}
-	d.pool = newPairPool(filepath.Join(d.runRoot, "b"), d.cfg.BridgePath, d.slot, d.network, max(d.cfg.PoolSize, 0), d.log)
+	d.pool = newPairPool(filepath.Join(d.runRoot, "b"), d.bridge.verified, d.slot, d.network, max(d.cfg.PoolSize, 0), d.log)
 	d.runc = &runc.Runc{
 		Command: d.cfg.RuncPath, Root: filepath.Join(d.runRoot, "runc"),
 		PdeathSignal: unix.SIGKILL, // a half-made box does not go on being made without us

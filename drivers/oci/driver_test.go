@@ -112,7 +112,9 @@ func traces(t testing.TB, cfg oci.Config) []string {
 			out = append(out, "mount "+point)
 		}
 	}
-	for _, pattern := range []string{"/sys/fs/cgroup/taibox-%s/*/", "/sys/fs/cgroup/*/taibox-%s/*/", "/run/taibox/%s/runc/*", "/run/taibox/%s/b/*"} {
+	cgroups, _ := cgroupDirs(t, cfg)
+	out = append(out, cgroups...)
+	for _, pattern := range []string{"/run/taibox/%s/runc/*", "/run/taibox/%s/b/*"} {
 		found, err := filepath.Glob(fmt.Sprintf(pattern, cfg.Instance))
 		if err != nil {
 			t.Fatal(err)
@@ -215,6 +217,35 @@ func TestRunsCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantNoTraces(t, cfg)
+}
+
+// The phases of a box are those of its create: how long a later start takes
+// says nothing about that.
+func TestPhasesAreTheCreates(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{})
+	phases := func() []sandbox.Phase {
+		t.Helper()
+		info, err := d.Inspect(t.Context(), "b1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Phases
+	}
+	before := phases()
+	for _, name := range []string{"image", "record", "namespaces", "rootfs", "runtime", "bridge"} {
+		if !slices.ContainsFunc(before, func(p sandbox.Phase) bool { return p.Name == name }) {
+			t.Errorf("%s is not in %v", name, before)
+		}
+	}
+	if err := d.Stop(t.Context(), "b1", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(t.Context(), "b1"); err != nil {
+		t.Fatal(err)
+	}
+	if after := phases(); !slices.Equal(before, after) {
+		t.Errorf("after another start %v, before %v", after, before)
+	}
 }
 
 // A machine's processes are never signalled on the strength of a pid that

@@ -24,6 +24,8 @@ import (
 type execFile struct {
 	info   sandbox.ExecInfo
 	cgroup string // directory; empty once removed
+	// logLimit is how much of its output is kept at most.
+	logLimit int64
 	// doubtful says that the bridge was asked for it, and that its answer never
 	// came: the exec may have begun, may begin yet, or never will.
 	doubtful bool
@@ -89,12 +91,14 @@ func (b *box) exec(ctx context.Context, live *liveBox, spec sandbox.ExecSpec) (_
 	b.mu.Lock()
 	_, taken := b.execs[spec.ID]
 	if !taken {
+		e.logLimit = b.logLimitLocked(spec.MaxLog)
 		b.execs[spec.ID] = e
 	}
 	b.mu.Unlock()
 	if taken {
 		return nil, fmt.Errorf("exec %s: %w", spec.ID, sandbox.ErrExecExists)
 	}
+	spec.MaxLog = e.logLimit
 	asked := false
 	defer func() {
 		if err != nil && !(asked && b.mayHaveBegun(ctx, live, e, err)) {

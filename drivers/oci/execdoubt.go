@@ -18,6 +18,9 @@ func (b *box) mayHaveBegun(ctx context.Context, live *liveBox, e *execFile, caus
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if e.info.State != sandbox.ExecStarting {
+		return true // the bridge has told of it meanwhile
+	}
 	if b.live != live {
 		return b.d.ctx.Err() != nil // the box goes on, and the next driver asks its bridge
 	}
@@ -40,11 +43,15 @@ func (b *box) inDoubt(id string) bool {
 // watchDoubts settles doubtful execs of a live box until its bridge is gone:
 // those that an earlier process left, and whenever there are new ones.
 func (b *box) watchDoubts(ctx context.Context, live *liveBox) {
+	wait := execSettle
 	for {
 		var again <-chan time.Time
 		if err := b.settleExecs(ctx, live); err != nil {
 			b.d.log.Debug("asking for execs again", slog.String("box", b.id), slog.Any("err", err))
-			again = time.After(execSettle)
+			again = time.After(wait)
+			wait = min(2*wait, execSettleMost)
+		} else {
+			wait = execSettle
 		}
 		select {
 		case <-live.doubt:
@@ -77,9 +84,9 @@ func (b *box) settleExecs(ctx context.Context, live *liveBox) error {
 	if len(doubtful) == 0 {
 		return nil
 	}
-	// The first answer shows that the bridge is awake. Requests that it had not
-	// read until then came before the second question.
-	if _, err := live.bridge.ListExecs(ctx); err != nil {
+	ctx, cancel := answering(ctx)
+	defer cancel()
+	if err := live.bridge.Settle(ctx); err != nil {
 		return err
 	}
 	known, err := live.bridge.ListExecs(ctx)

@@ -17,11 +17,8 @@ import (
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
-// What is kept of finished execs, a box.
-const (
-	keepExecs     = 1000
-	keepExecBytes = 1 << 30
-)
+// leastLog is what is kept of an exec's output however many others there are.
+const leastLog = 1 << 20
 
 // watchExecs keeps the records of a live box's execs until its bridge is gone.
 func (b *box) watchExecs(ctx context.Context, live *liveBox) {
@@ -92,17 +89,34 @@ func (b *box) noteExec(info sandbox.ExecInfo) {
 	}
 }
 
-// execKills counts the OOM kills that befell execs since a moment.
+// execKills counts the OOM kills that befell execs since a moment. Each exec
+// has all those of the box in its time, so that of execs that ran at once those
+// count that one of them has, or that ended them.
 func (b *box) execKills(since time.Time) int64 {
+	var hit []sandbox.ExecInfo
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	var kills int64
 	for _, e := range b.execs {
-		if !e.info.Started.Before(since) {
-			kills += e.info.OOMKills
+		if !e.info.Started.Before(since) && e.info.OOMKills > 0 {
+			hit = append(hit, e.info)
 		}
 	}
-	return kills
+	b.mu.Unlock()
+	slices.SortFunc(hit, func(x, y sandbox.ExecInfo) int { return x.Started.Compare(y.Started) })
+	var kills, most, ended int64
+	var until time.Time
+	for _, e := range hit {
+		if e.Started.After(until) {
+			kills, most, ended = kills+max(most, ended), 0, 0
+		}
+		if e.Ended.After(until) {
+			until = e.Ended
+		}
+		most = max(most, e.OOMKills)
+		if e.Reason == sandbox.ReasonOOM {
+			ended++
+		}
+	}
+	return kills + max(most, ended)
 }
 
 // keepExec writes a record, so that the exec is known after the box is gone. A power cut ends the box too, so the disk is
@@ -142,6 +156,7 @@ func (b *box) loadExecs() {
 				// The earlier process may have ended before it told the bridge.
 				b.execs[id] = &execFile{
 					info: sandbox.ExecInfo{ID: id, Box: b.id, State: sandbox.ExecStarting}, cgroup: b.d.cgroups.execDir(b.id, id), doubtful: true,
+					logLimit: sandbox.DefaultMaxLog,
 				}
 			}
 			continue
@@ -154,7 +169,7 @@ func (b *box) loadExecs() {
 			b.d.log.Warn("record of exec cannot be read", slog.String("box", b.id), slog.String("exec", id), slog.Any("err", err))
 			continue
 		}
-		b.execs[id] = &execFile{info: info, cgroup: b.d.cgroups.execDir(b.id, id)}
+		b.execs[id] = &execFile{info: info, cgroup: b.d.cgroups.execDir(b.id, id), logLimit: sandbox.DefaultMaxLog}
 	}
 }
 
@@ -177,24 +192,51 @@ func (b *box) loseExecs() {
 	}
 }
 
-// trimExecs drops the oldest finished execs beyond what is kept.
+// logLimitLocked is how much output of a new exec is kept: what was asked for,
+// within what the box's running execs leave of its share of the disk. The
+// default leaves some to those that come later.
+func (b *box) logLimitLocked(asked int64) int64 {
+	left := b.d.cfg.KeepExecBytes
+	for _, e := range b.execs {
+		if !e.info.Done() {
+			left -= e.logLimit
+		}
+	}
+	if asked == 0 {
+		return max(min(sandbox.DefaultMaxLog, left/2), leastLog)
+	}
+	return min(asked, max(left, leastLog))
+}
+
+// trimExecs drops the oldest finished execs beyond what is kept. What running
+// ones have written counts too.
 func (b *box) trimExecs() {
+	keepExecs, keepBytes := b.d.cfg.KeepExecs, b.d.cfg.KeepExecBytes
 	b.mu.Lock()
 	var finished []*execFile
+	var running []string
 	var bytes int64
-	for _, e := range b.execs {
+	for id, e := range b.execs {
 		if e.info.Done() {
 			finished = append(finished, e)
 			bytes += e.info.Bytes - e.info.FirstOffset
+		} else {
+			running = append(running, id)
 		}
 	}
 	b.mu.Unlock()
-	if len(finished) <= keepExecs && bytes <= keepExecBytes {
+	for _, id := range running {
+		var st unix.Stat_t
+		if err := unix.Stat(b.d.execPath(b.id, id, ".log"), &st); err == nil {
+			bytes += st.Blocks * 512
+		}
+	}
+	if len(finished) <= keepExecs && bytes <= keepBytes {
 		return
 	}
 	slices.SortFunc(finished, func(x, y *execFile) int { return x.info.Ended.Compare(y.info.Ended) })
 	for i, e := range finished {
-		if len(finished)-i <= keepExecs && bytes <= keepExecBytes {
+		if len(finished)-i <= keepExecs && bytes <= keepBytes {
 			return
 		}
 		bytes -= e.info.Bytes - e.info.FirstOffset

@@ -2,7 +2,6 @@ package oci
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +23,9 @@ const (
 	dnsPort = 53
 	// maxResolvers is how many of them programs ask that read resolv.conf.
 	maxResolvers = 3
+
+	closedSet = "closed"     // names the closedRanges
+	dnsChain  = "prerouting" // sends questions to the resolvers
 )
 
 // closedRanges are the IPv4 networks that no box reaches: private, shared,
@@ -42,9 +44,11 @@ type firewall struct {
 	net    *network
 	lookup func() ([]netip.Addr, error) // finds the resolvers, the preferred one first
 	log    *slog.Logger
+	tick   time.Duration // between looks that nothing gives a reason for
 
-	mu        sync.Mutex
+	mu        sync.Mutex   // held while the table is looked at or replaced
 	resolvers []netip.Addr // that the table knows
+	layout    []string     // of the table as it was installed
 }
 
 func (f *firewall) tableName() string { return "taibox-" + f.net.instance }
@@ -76,41 +80,21 @@ func (f *firewall) upstreams() ([]netip.Addr, error) {
 	return found[:min(len(found), maxResolvers)], err
 }
 
-// follow makes the table know the machine's resolvers as they are now. A moment
-// without any is passed over.
-func (f *firewall) follow() error {
-	found, err := f.upstreams()
-	f.mu.Lock()
-	same := slices.Equal(found, f.resolvers)
-	f.mu.Unlock()
-	if err != nil || len(found) == 0 || same {
-		return err
-	}
-	if err := f.install(); err != nil {
-		return err
-	}
-	f.log.Info("boxes' DNS questions go to other resolvers", slog.Any("resolvers", found))
-	return nil
-}
-
-// install replaces the table in one transaction, and turns forwarding on.
-func (f *firewall) install() error {
-	resolvers, err := f.upstreams()
-	if err != nil {
-		return err
-	}
+// installLocked replaces the table in one transaction, and turns forwarding on.
+func (f *firewall) installLocked(resolvers []netip.Addr) error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return fmt.Errorf("turn IPv4 forwarding on: %w", err)
 	}
-	c, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
+	c := &transaction{Conn: conn}
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()}
 	c.AddTable(table) // so that the deletion finds one
 	c.DelTable(table)
 	table = c.AddTable(table)
-	closed := &nftables.Set{Table: table, Name: "closed", Interval: true, KeyType: nftables.TypeIPAddr}
+	closed := &nftables.Set{Table: table, Name: closedSet, Interval: true, KeyType: nftables.TypeIPAddr}
 	if err := c.AddSet(closed, closedElements()); err != nil {
 		return fmt.Errorf("nftables set of closed ranges: %w", err)
 	}
@@ -121,10 +105,31 @@ func (f *firewall) install() error {
 		err = fmt.Errorf("install nftables table %s: %w", f.tableName(), err)
 		return reason.WithHint(err, "`taibox doctor` tells which part of nftables is missing")
 	}
-	f.mu.Lock()
-	f.resolvers = resolvers
-	f.mu.Unlock()
+	layout, err := f.layoutNow(conn)
+	if err != nil {
+		return err
+	}
+	if want := c.made + 1 + len(closedElements()); len(layout) != want { // 1 for the table
+		return fmt.Errorf("nftables table %s has %d parts just after it was installed with %d: somebody else changes it", f.tableName(), len(layout), want)
+	}
+	f.resolvers, f.layout = resolvers, layout
 	return nil
+}
+
+// transaction counts the chains and rules that are added by it.
+type transaction struct {
+	*nftables.Conn
+	made int
+}
+
+func (t *transaction) AddChain(c *nftables.Chain) *nftables.Chain {
+	t.made++
+	return t.Conn.AddChain(c)
+}
+
+func (t *transaction) AddRule(r *nftables.Rule) *nftables.Rule {
+	t.made++
+	return t.Conn.AddRule(r)
 }
 
 func closedElements() []nftables.SetElement {
@@ -144,7 +149,7 @@ func closedElements() []nftables.SetElement {
 // addSource binds boxes to their addresses: no packet passes that comes from
 // where its answer would not go. The interfaces' own filter of reverse paths
 // would do the same, did not the machine's setting overrule it.
-func (f *firewall) addSource(c *nftables.Conn, table *nftables.Table) {
+func (f *firewall) addSource(c *transaction, table *nftables.Table) {
 	pre := c.AddChain(&nftables.Chain{
 		Name: "source", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
@@ -155,9 +160,9 @@ func (f *firewall) addSource(c *nftables.Conn, table *nftables.Table) {
 // addNAT sends port 53 of the nameservers to the machine's resolvers, and gives
 // what leaves the machine its address. Boxes may know more nameservers than
 // there are resolvers by now.
-func (f *firewall) addNAT(c *nftables.Conn, table *nftables.Table, resolvers []netip.Addr) {
+func (f *firewall) addNAT(c *transaction, table *nftables.Table, resolvers []netip.Addr) {
 	pre := c.AddChain(&nftables.Chain{
-		Name: "prerouting", Table: table, Type: nftables.ChainTypeNAT,
+		Name: dnsChain, Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
 	})
 	for i := 0; i < maxResolvers && len(resolvers) > 0; i++ {
@@ -178,7 +183,7 @@ func (f *firewall) addNAT(c *nftables.Conn, table *nftables.Table, resolvers []n
 }
 
 // addFilter closes the machine and everything that is not public.
-func (f *firewall) addFilter(c *nftables.Conn, table *nftables.Table, closed *nftables.Set, resolvers []netip.Addr) {
+func (f *firewall) addFilter(c *transaction, table *nftables.Table, closed *nftables.Set, resolvers []netip.Addr) {
 	accept, drop := verdict(expr.VerdictAccept), verdict(expr.VerdictDrop)
 	input := c.AddChain(&nftables.Chain{
 		Name: "input", Table: table, Type: nftables.ChainTypeFilter,
@@ -231,26 +236,6 @@ func (f *firewall) remove() error {
 	c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()})
 	c.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.tableName()})
 	return c.Flush()
-}
-
-// run keeps the instance's accept in other tables that drop forwarded packets,
-// and follows the machine's resolvers.
-func (f *firewall) run(ctx context.Context) {
-	tick := time.NewTicker(firewallTick)
-	defer tick.Stop()
-	for {
-		if err := f.openOthers(); err != nil {
-			f.log.Warn("boxes may have no network: another table drops forwarded packets", slog.Any("err", err))
-		}
-		if err := f.follow(); err != nil {
-			f.log.Warn("boxes' DNS questions go to the resolvers that the machine had", slog.Any("err", err))
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 // openOthers adds an accept for the boxes' packets wherever another table's

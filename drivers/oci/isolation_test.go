@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -228,23 +230,203 @@ func TestA07OutOfMemory(t *testing.T) {
 	}
 }
 
-// L04: a fork bomb leaves room to look and to stop.
-func TestL04ForkBomb(t *testing.T) {
-	d, cfg := box(t, sandbox.Spec{Pids: 40})
-	started(t, d, sandbox.Spec{ID: "b2", Pids: 40})
-	s, err := d.ExecStream(t.Context(), "b1", sandbox.ExecSpec{Args: []string{"sh", "-c", "b() { b | b & }; b; sleep 30"}})
+// A07: a box whose PID 1 is the victim says so, whether or not anybody looked.
+func TestA07PID1IsTheVictim(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("closed-%t", closed), func(t *testing.T) {
+			d, cfg := box(t, sandbox.Spec{MemoryBytes: 64 << 20})
+			if !d.Features().Has(sandbox.FeatureMemoryLimit) {
+				t.Skip("no memory controller")
+			}
+			const script = `
+import os,signal
+signal.pthread_sigmask(signal.SIG_BLOCK,[signal.SIGUSR1])
+print("waits",flush=True)
+signal.sigwait([signal.SIGUSR1])
+for i in range(8): # none of which is large
+    if os.fork()==0: break
+b=bytearray(20<<20)
+signal.pause()
+`
+			s, err := d.ExecStream(t.Context(), "b1", sandbox.ExecSpec{ID: "eater", Args: []string{"/usr/bin/python3", "-c", script}, OnDisconnect: sandbox.OnDisconnectKeep})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c, err := s.Recv(); err != nil || string(c.Data) != "waits\n" {
+				t.Fatalf("%q, %v", c.Data, err)
+			}
+			s.Close()
+			// The kernel takes PID 1 before the one that eats.
+			init := pid1(t, cfg, "b1")
+			eater := childOf(t, init)
+			for pid, score := range map[int]string{init: "1000", eater: "0"} {
+				if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(score), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if closed {
+				if err := d.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := syscall.Kill(eater, syscall.SIGUSR1); err != nil {
+				t.Fatal(err)
+			}
+			if closed {
+				waitFor(t, func() bool { return errors.Is(syscall.Kill(init, 0), syscall.ESRCH) }, "PID 1 to be killed")
+				d = open(t, cfg)
+			}
+			var info sandbox.Info
+			waitFor(t, func() bool {
+				info, err = d.Inspect(t.Context(), "b1")
+				return err == nil && info.State == sandbox.StateFailed
+			}, "the box to fail")
+			if info.Reason != "oom" || info.OOMKills == 0 || info.Error == "" {
+				t.Errorf("the box failed for %s, %d kills, %q", info.Reason, info.OOMKills, info.Error)
+			}
+			if e, err := d.InspectExec(t.Context(), "b1", "eater"); err != nil || e.State != sandbox.ExecLost || e.Reason != sandbox.ReasonLost {
+				t.Errorf("its exec is %s, %s, %v", e.State, e.Reason, err)
+			}
+			if err := d.Start(t.Context(), "b1"); err != nil {
+				t.Errorf("it does not start again: %v", err)
+			}
+		})
+	}
+}
+
+// childOf is the one child of a process.
+func childOf(t *testing.T, pid int) int {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	waitFor(t, func() bool { return refusedForks(t, cfg, "b1") > 0 }, "the bomb to go off")
-	if res := sh(t, d, "b2", "echo ok"); string(res.Stdout) != "ok\n" {
-		t.Errorf("a neighbour says %q", res.Stdout)
+	var children []int
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for child := range strings.FieldsSeq(string(data)) {
+			n, err := strconv.Atoi(child)
+			if err != nil {
+				t.Fatal(err)
+			}
+			children = append(children, n)
+		}
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the bomb keeps the box from being stopped"))
-	defer cancel()
-	if err := d.Stop(ctx, "b1", time.Second); err != nil {
-		t.Error(err)
+	if len(children) != 1 {
+		t.Fatalf("process %d has the children %v", pid, children)
+	}
+	return children[0]
+}
+
+// L04: a fork bomb leaves room to look and to stop.
+func TestL04ForkBomb(t *testing.T) {
+	for name, bomb := range map[string][]string{
+		"dies":  {"sh", "-c", "b() { b | b & }; b; sleep 600"},
+		"holds": {"/usr/bin/python3", "-c", holdingBomb},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, cfg := box(t, sandbox.Spec{Pids: 40})
+			started(t, d, sandbox.Spec{ID: "b2", Pids: 40})
+			s, err := d.ExecStream(t.Context(), "b1", sandbox.ExecSpec{Args: bomb})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			waitFor(t, func() bool { return refusedForks(t, cfg, "b1") > 0 }, "the bomb to go off")
+			lookInto(t, d, "b1")
+			if res := sh(t, d, "b2", "echo ok"); string(res.Stdout) != "ok\n" {
+				t.Errorf("a neighbour says %q", res.Stdout)
+			}
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the bomb keeps the box from being stopped"))
+			defer cancel()
+			if err := d.Stop(ctx, "b1", time.Second); err != nil {
+				t.Error(err)
+			}
+			if info, err := d.Inspect(t.Context(), "b1"); err != nil || info.State != sandbox.StateStopped || info.Reason != "user" {
+				t.Errorf("the box is %s, %s, %v", info.State, info.Reason, err)
+			}
+		})
+	}
+}
+
+// holdingBomb forks for as long as it may, and tries again and again to take
+// what becomes free.
+const holdingBomb = `
+import os,time
+while True:
+    try:
+        if os.fork()==0: pass
+    except OSError: time.sleep(.001)
+`
+
+// L04: room for one process or a few is not room for all that a call needs.
+func TestL04FewProcessesLeft(t *testing.T) {
+	const almost = `
+import os,signal,sys
+kids=[]
+while True:
+    try: pid=os.fork()
+    except OSError: break
+    if pid==0: signal.pause()
+    kids.append(pid)
+for i in range(int(sys.argv[1])):
+    pid=kids.pop(); os.kill(pid,9); os.waitpid(pid,0)
+print("full",flush=True)
+signal.pause()
+`
+	d, _ := box(t, sandbox.Spec{Pids: 40})
+	for left := range 5 {
+		s, err := d.ExecStream(t.Context(), "b1", sandbox.ExecSpec{Args: []string{"/usr/bin/python3", "-c", almost, strconv.Itoa(left)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := s.Recv(); err != nil || string(c.Data) != "full\n" {
+			t.Fatalf("%q, %v", c.Data, err)
+		}
+		lookInto(t, d, "b1")
+		if err := d.KillExec(t.Context(), "b1", s.ID(), sandbox.KillOptions{Tree: true, Signal: 9}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+}
+
+// lookInto runs commands and reads files in a box with no room for processes:
+// each succeeds or says why not, and the box goes on.
+func lookInto(t *testing.T, d *oci.Driver, id string) {
+	t.Helper()
+	const many = 20
+	errs := make(chan error, 2*many)
+	for range many {
+		go func() {
+			_, err := d.Exec(t.Context(), id, sandbox.ExecSpec{Args: []string{"true"}})
+			errs <- err
+			r, _, err := d.ReadFile(t.Context(), id, "/etc/hostname", sandbox.FileOptions{})
+			if err == nil {
+				_, err = io.Copy(io.Discard, r)
+				err = errors.Join(err, r.Close())
+			}
+			errs <- err
+		}()
+	}
+	refused := 0
+	for range 2 * many {
+		switch err := <-errs; {
+		case errors.Is(err, sandbox.ErrProcessLimit):
+			refused++
+		case err != nil:
+			t.Errorf("with no room for processes: %v", err)
+		}
+	}
+	t.Logf("%d of %d were refused", refused, 2*many)
+	if info, err := d.Inspect(t.Context(), id); err != nil || info.State != sandbox.StateRunning {
+		t.Errorf("the box is %s, %s, %s, %v", info.State, info.Reason, info.Error, err)
 	}
 }
 

@@ -215,10 +215,12 @@ func (b *box) unfitLocked() error {
 	case b.removal != nil, b.rec.Phase == phaseRemoving:
 		return sandbox.ErrRemoving
 	case b.rec.unreadable():
-		return fmt.Errorf("%w: its record cannot be read, so that it can only be removed", sandbox.ErrNotRunning)
+		return errUnreadable
 	}
 	return nil
 }
+
+var errUnreadable = fmt.Errorf("%w: its record cannot be read, so that it can only be removed", sandbox.ErrNotRunning)
 
 func wrapBox(verb, id string, err error) error {
 	if err == nil {
@@ -342,7 +344,11 @@ func (b *box) remove(ctx context.Context) error {
 	if err := mkdirs(0o700, d.boxDir(b.id)); err != nil { // of what was found there may be none
 		return noSpace(err)
 	}
-	if err := b.note(func(r *record) { r.Phase, r.State, r.Reason = phaseRemoving, sandbox.StateRemoving, "user" }); err != nil {
+	err := b.note(func(r *record) {
+		r.Version = recordVersion // also where nothing could be read: the removal is to go on after a restart
+		r.Phase, r.State, r.Reason = phaseRemoving, sandbox.StateRemoving, "user"
+	})
+	if err != nil {
 		return err
 	}
 	if err := b.unmake(ctx); err != nil {
@@ -383,6 +389,11 @@ func (b *box) unmake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if last != nil {
+		if err := b.dropRun(func(*record) {}); err != nil {
+			return err
+		}
+	}
 	if err := d.step("remove", "files", b.id); err != nil {
 		return err
 	}
@@ -395,13 +406,18 @@ func (b *box) end(ctx context.Context, grace time.Duration, reason string) error
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	b.mu.Lock()
-	live, removing := b.live, b.removal != nil
+	live, removing, last, unreadable := b.live, b.removal != nil, b.rec.Run, b.rec.unreadable()
 	if live != nil {
 		b.abort = abort
 	}
 	b.mu.Unlock()
-	if live == nil || removing {
+	switch {
+	case removing, live == nil && last == nil:
 		return nil
+	case live == nil && unreadable:
+		return errUnreadable
+	case live == nil: // an earlier stop could not clear up
+		return b.clearUp(context.WithoutCancel(ctx), last)
 	}
 	defer func() {
 		b.mu.Lock()
@@ -441,11 +457,36 @@ func (b *box) endRun(ctx context.Context, live *liveBox, state sandbox.State, re
 	err := b.d.teardown(ctx, b.id, &live.run)
 	live.end()
 	b.loseExecs()
-	return errors.Join(err, b.note(func(r *record) {
+	ended := func(r *record) {
 		r.State, r.Reason, r.Error, r.StoppedAt = state, reason, text, time.Now().UTC()
 		r.OOMKills += kills
-		if err == nil {
-			r.Run = nil
-		}
-	}))
+	}
+	if err != nil {
+		return errors.Join(err, b.note(ended))
+	}
+	return b.dropRun(ended)
+}
+
+// clearUp removes what is left of a run of which nobody saw the end.
+func (b *box) clearUp(ctx context.Context, r *run) error {
+	if err := b.d.teardown(ctx, b.id, r); err != nil {
+		return err
+	}
+	b.loseExecs()
+	return b.dropRun(func(*record) {})
+}
+
+// dropRun notes that nothing of the box's run is left on the machine. Others
+// get its index only once no record names it any more.
+func (b *box) dropRun(change func(*record)) error {
+	var last *run
+	err := b.note(func(r *record) {
+		last = r.Run
+		change(r)
+		r.Run = nil
+	})
+	if err == nil && last != nil {
+		b.d.pool.release(last.Index, b.d.runDir(b.id))
+	}
+	return err
 }

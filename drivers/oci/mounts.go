@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/probe"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -245,7 +246,7 @@ func newUserNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	}
 	res := make(chan result, 1)
 	// The tracer is a thread, and must be the same all the time.
-	err := onOwnThread(func() error {
+	err := probe.OnOwnThread(func() error {
 		proc, err := os.StartProcess("/proc/self/exe", []string{"taibox-userns"}, &os.ProcAttr{
 			Env: []string{},
 			Sys: &syscall.SysProcAttr{

@@ -78,6 +78,101 @@ func reach(t *testing.T, d *oci.Driver, id string, addrs ...string) []string {
 	return strings.Fields(string(res.Stdout))
 }
 
+// echoes says which addresses answer a datagram (udp: at a port) or a ping.
+const echoes = `
+import select,socket,struct,sys
+ping=sys.argv[1]=="icmp"
+def reached(addrs):
+    socks={}
+    for a in addrs:
+        h,p=a.rsplit(":",1)
+        s=socket.socket(socket.AF_INET,socket.SOCK_RAW,socket.IPPROTO_ICMP) if ping else socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
+        try: s.connect((h,int(p)))
+        except OSError: continue
+        socks[s]=a
+    found=set()
+    data=struct.pack("!BBHHH",8,0,0xf7f8,7,0) if ping else b"hi"
+    for i in range(3):
+        for s in socks:
+            try: s.send(data)
+            except OSError: pass
+        while True:
+            ready=select.select([s for s in socks if socks[s] not in found],[],[],.5)[0]
+            if not ready: break
+            for s in ready:
+                try: got=s.recv(2000)
+                except OSError: continue
+                if not ping or got[20]==0: found.add(socks[s])
+    return found
+addrs=sys.argv[2].split(",")
+found=reached(addrs)
+for a in addrs: print("reached" if a in found else "closed")
+`
+
+// answering is a program that sends datagrams to its port back.
+const answering = `
+import socket,sys
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(("0.0.0.0",int(sys.argv[1])))
+while True:
+    d,a=s.recvfrom(100)
+    s.sendto(d,a)
+`
+
+// S05: what has no connections reaches no further.
+func TestS05Datagrams(t *testing.T) {
+	d, cfg := box(t, sandbox.Spec{})
+	started(t, d, sandbox.Spec{ID: "b2"})
+	w := newWorld(t)
+	const port = "8125"
+	w.python(t, "-c", answering, port)
+	conn, err := net.ListenPacket("udp4", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := fmt.Sprint(conn.LocalAddr().(*net.UDPAddr).Port)
+	conn.Close()
+	listenIn(t, exec.Command("/usr/bin/python3", "-c", answering, own))
+	if _, err := d.ExecStream(t.Context(), "b2", sandbox.ExecSpec{Args: []string{"/usr/bin/python3", "-c", answering, port}}); err != nil {
+		t.Fatal(err)
+	}
+	neighbour, err := d.Inspect(t.Context(), "b2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As the box's root would if it had raw sockets.
+	reach := func(id, proto string, addrs ...string) []string {
+		t.Helper()
+		ns := "--net=/run/taibox/" + cfg.Instance + "/b/" + id + "/ns/net"
+		out, err := exec.Command("nsenter", ns, "/usr/bin/python3", "-c", echoes, proto, strings.Join(addrs, ",")).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.Fields(string(out))
+	}
+	closed := []string{neighbour.IP + ":" + port, "169.254.169.254:" + port}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if ip := a.(*net.IPNet).IP; ip.To4() != nil && !ip.IsLoopback() {
+			closed = append(closed, ip.String()+":"+own)
+		}
+	}
+	for _, ns := range nameservers(t, d, "b1") {
+		closed = append(closed, ns+":"+own)
+	}
+	waitFor(t, func() bool { return reach("b2", "udp", "127.0.0.1:"+port)[0] == "reached" }, "the neighbour to answer")
+	for _, proto := range []string{"udp", "icmp"} {
+		waitFor(t, func() bool { return reach("b1", proto, w.addr+":"+port)[0] == "reached" }, "the world to answer by "+proto)
+		for i, got := range reach("b1", proto, closed...) {
+			if got != "closed" {
+				t.Errorf("%s answers by %s", closed[i], proto)
+			}
+		}
+	}
+}
+
 // S05: a box reaches the world, and neither the machine, nor its neighbours,
 // nor private or metadata addresses, however they are spelled.
 func TestS05Network(t *testing.T) {
@@ -120,6 +215,21 @@ func TestS05Network(t *testing.T) {
 	if out := string(sh(t, d, "b1", "cat /proc/sys/net/ipv6/conf/all/disable_ipv6").Stdout); out != "1\n" {
 		t.Errorf("IPv6 is on: %q", out)
 	}
+}
+
+// S05: a box is not started without its walls.
+func TestS05StartMakesSureOfTheFirewall(t *testing.T) {
+	d, cfg := box(t, sandbox.Spec{})
+	ctx := t.Context()
+	if err := d.Stop(ctx, "b1", 0); err != nil {
+		t.Fatal(err)
+	}
+	table := "taibox-" + cfg.Instance
+	run(t, "nft delete table "+table)
+	if err := d.Start(ctx, "b1"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "nft list chain "+table+" forward")
 }
 
 func TestNetworkNone(t *testing.T) {

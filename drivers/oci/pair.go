@@ -20,8 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poolDir names what is made ahead of a box. No ID of a box ends like that.
-func poolDir(index int) string { return "pool-" + strconv.Itoa(index) + "-" }
+// poolDir is where what is made ahead of a box waits. No ID of a box ends like that.
+func (pp *pairPool) poolDir(index int) string {
+	return filepath.Join(pp.dir, "pool-"+strconv.Itoa(index)+"-")
+}
 
 // pair is a user namespace and the network namespace that it owns, kept alive
 // by mounts in a directory: pool-<index>- while it waits, the box's afterwards.
@@ -38,20 +40,20 @@ func (p pair) netNS() string  { return filepath.Join(p.dir, "ns", "net") }
 // a box should wait. It also hands out the indices that a box's ids, address
 // and interface come from.
 type pairPool struct {
-	dir    string // where boxes have their run directories
-	bridge string // the helper inside
+	dir    string                 // where boxes have their run directories
+	bridge func() (string, error) // the helper inside
 	slot   *slot
 	net    *network
 	log    *slog.Logger
 
 	mu    sync.Mutex
-	used  map[int]bool
-	next  int // where the search for an index begins, so that numbers rest after use
+	used  map[int]string // the directory of who has an index
+	next  int            // where the search for an index begins, so that numbers rest after use
 	ready chan pair
 }
 
-func newPairPool(dir, bridge string, s *slot, n *network, size int, log *slog.Logger) *pairPool {
-	return &pairPool{dir: dir, bridge: bridge, slot: s, net: n, log: log, used: map[int]bool{}, ready: make(chan pair, size)}
+func newPairPool(dir string, bridge func() (string, error), s *slot, n *network, size int, log *slog.Logger) *pairPool {
+	return &pairPool{dir: dir, bridge: bridge, slot: s, net: n, log: log, used: map[int]string{}, ready: make(chan pair, size)}
 }
 
 // run keeps the pool full until ctx ends.
@@ -97,6 +99,7 @@ func (pp *pairPool) take(ctx context.Context, boxDir string, commit func(index i
 		return pair{}, errors.Join(err, pp.discard(p))
 	}
 	p.dir = boxDir
+	pp.reserve(p.index, p.dir)
 	return p, nil
 }
 
@@ -113,19 +116,20 @@ func (pp *pairPool) close() error {
 	}
 }
 
-// reserve marks an index as belonging to a box that exists already.
-func (pp *pairPool) reserve(index int) {
+// reserve marks an index as belonging to a directory that is there already.
+func (pp *pairPool) reserve(index int, dir string) {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
-	pp.used[index] = true
+	pp.used[index] = dir
 }
 
-// release gives an index back.
-func (pp *pairPool) release(index int) {
-	// An index that is not known is negative, and not in the map.
+// release gives an index back, unless it has another owner by now.
+func (pp *pairPool) release(index int, dir string) {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
-	delete(pp.used, index)
+	if pp.used[index] == dir {
+		delete(pp.used, index)
+	}
 }
 
 func (pp *pairPool) allocate() (int, error) {
@@ -134,8 +138,8 @@ func (pp *pairPool) allocate() (int, error) {
 	for range boxesPerSlot {
 		i := pp.next
 		pp.next = (pp.next + 1) % boxesPerSlot
-		if !pp.used[i] {
-			pp.used[i] = true
+		if pp.used[i] == "" {
+			pp.used[i] = pp.poolDir(i)
 			return i, nil
 		}
 	}
@@ -148,7 +152,7 @@ func (pp *pairPool) make(ctx context.Context) (_ pair, err error) {
 	if err != nil {
 		return pair{}, err
 	}
-	p := pair{index: index, dir: filepath.Join(pp.dir, poolDir(index))}
+	p := pair{index: index, dir: pp.poolDir(index)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make namespaces: %w", err), pp.discard(p))
@@ -162,7 +166,11 @@ func (pp *pairPool) make(ctx context.Context) (_ pair, err error) {
 	if err := errors.Join(os.Chown(p.dir, 0, int(pp.slot.hostID(index))), os.Chmod(p.dir, 0o710)); err != nil {
 		return p, err
 	}
-	pid, end, err := startHelper(ctx, pp.bridge, pp.slot.hostID(index))
+	bridge, err := pp.bridge()
+	if err != nil {
+		return p, err
+	}
+	pid, end, err := startHelper(ctx, bridge, pp.slot.hostID(index))
 	if err != nil {
 		return p, err
 	}
@@ -226,7 +234,7 @@ func bindNS(ns, file string) error {
 func (pp *pairPool) discard(p pair) error {
 	err := errors.Join(pp.net.detach(p.index), removeRunDir(p.dir))
 	if err == nil {
-		pp.release(p.index)
+		pp.release(p.index, p.dir)
 	}
 	return err
 }

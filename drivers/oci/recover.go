@@ -59,14 +59,14 @@ func (d *Driver) loadBox(id string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Made before its intent was written, or its record is gone already.
-		if err = os.RemoveAll(d.boxDir(id)); err == nil {
+		if err = d.deleteBoxDir(id); err == nil {
 			return
 		}
-		rec = leftover(id)
+		rec = d.leftover(id)
 	case err != nil:
 		// What it was cannot be known: it is shown, left alone, and can be removed.
 		rec = &record{
-			Spec: sandbox.Spec{ID: id}, Phase: phaseReady, State: sandbox.StateFailed, Reason: "record", Error: err.Error(), CreatedAt: time.Now().UTC(),
+			Spec: d.strange(id), Phase: phaseReady, State: sandbox.StateFailed, Reason: "record", Error: err.Error(), CreatedAt: time.Now().UTC(),
 		}
 	default:
 		rec = d.newest(rec)
@@ -81,11 +81,17 @@ func (d *Driver) loadBox(id string) {
 }
 
 // leftover is the record of what is left of a box that has none any more.
-func leftover(id string) *record {
+func (d *Driver) leftover(id string) *record {
 	return &record{
-		Version: recordVersion, Phase: phaseRemoving, Attempt: sandbox.NewID(""), Spec: sandbox.Spec{ID: id},
+		Version: recordVersion, Phase: phaseRemoving, Attempt: sandbox.NewID(""), Spec: d.strange(id),
 		State: sandbox.StateRemoving, CreatedAt: time.Now().UTC(),
 	}
+}
+
+// strange is the spec of a box of which nothing is known but whose it is: the
+// server of this instance lists it, as nobody's, so that it can be removed.
+func (d *Driver) strange(id string) sandbox.Spec {
+	return sandbox.Spec{ID: id, Labels: map[string]string{sandbox.LabelManagedBy: sandbox.ManagedBy, sandbox.LabelInstance: d.cfg.Instance}}
 }
 
 // sweepTemporary removes half-written records from a directory.
@@ -102,7 +108,7 @@ func (d *Driver) claimFound() {
 	for id := range d.found() {
 		b := d.boxes[id]
 		if b == nil {
-			b = newBox(d, *leftover(id))
+			b = newBox(d, *d.leftover(id))
 			d.boxes[id] = b
 		}
 		if b.rec.Run == nil {
@@ -111,7 +117,7 @@ func (d *Driver) claimFound() {
 	}
 	for _, b := range d.boxes {
 		if b.rec.Run != nil {
-			d.pool.reserve(b.rec.Run.Index)
+			d.pool.reserve(b.rec.Run.Index, d.runDir(b.id))
 		}
 	}
 }
@@ -244,7 +250,7 @@ func (b *box) settle(ctx context.Context, rec *record) error {
 		return err
 	}
 	b.loseExecs()
-	return b.note(func(r *record) {
+	return b.dropRun(func(r *record) {
 		switch {
 		case r.State == sandbox.StateStopping:
 			r.State = sandbox.StateStopped
@@ -259,7 +265,7 @@ func (b *box) settle(ctx context.Context, rec *record) error {
 			r.State, r.Reason, r.Error = sandbox.StateFailed, "lost", "the box ended while no server was running"
 		}
 		r.OOMKills += kills
-		r.Run, r.StoppedAt = nil, time.Now().UTC()
+		r.StoppedAt = time.Now().UTC()
 	})
 }
 

@@ -194,6 +194,121 @@ func TestStartAfterFailedStop(t *testing.T) {
 	wantNoTraces(t, cfg)
 }
 
+// A stop that could not clear up has not succeeded when it is asked for again:
+// it clears up, or fails as well.
+func TestG13StopAfterFailedStop(t *testing.T) {
+	cfg, stuck := undead(t)
+	d := open(t, cfg)
+	if _, err := d.Create(t.Context(), sandbox.Spec{ID: "b1", Image: sandbox.HostFS}); err != nil {
+		t.Fatal(err)
+	}
+	created := len(traces(t, cfg))
+	if err := d.Start(t.Context(), "b1"); err != nil {
+		t.Fatal(err)
+	}
+	stuck.Store(true)
+	for range 2 {
+		if err := d.Stop(t.Context(), "b1", 0); !errors.Is(err, errUndead) {
+			t.Errorf("stop: %v", err)
+		}
+	}
+	stuck.Store(false)
+	for range 2 {
+		if err := d.Stop(t.Context(), "b1", 0); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if left := traces(t, cfg); len(left) != created {
+			t.Errorf("left: %q", left)
+		}
+	}
+}
+
+// Execs of a run that could not be cleared up when the driver was opened are
+// lost as soon as it is.
+func TestExecsOfRunThatWasNotSettled(t *testing.T) {
+	cfg, stuck := undead(t)
+	d := open(t, cfg)
+	started(t, d, sandbox.Spec{ID: "b1"})
+	s, err := d.ExecStream(t.Context(), "b1", sandbox.ExecSpec{ID: "long", Args: []string{"sleep", "600"}, OnDisconnect: sandbox.OnDisconnectKeep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	_, pid := runOf(t, cfg, "b1")
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	stuck.Store(true)
+	d = open(t, cfg)
+	stuck.Store(false)
+	if err := d.Start(t.Context(), "b1"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if info, err := d.WaitExec(ctx, "b1", "long"); err != nil || info.State != sandbox.ExecLost {
+		t.Errorf("its exec: %s, %v", info.State, err)
+	}
+	if info, err := d.Inspect(ctx, "b1"); err != nil || info.RunningExecs != 0 {
+		t.Errorf("%d execs run, %v", info.RunningExecs, err)
+	}
+}
+
+// What a removal has cleared up on the machine is not the box's any more, also
+// if the removal cannot be finished.
+func TestHalfRemovedBoxHasNoRun(t *testing.T) {
+	machine(t)
+	cfg := config(t, instanceOf(t))
+	oops, failing := errors.New("oops"), true
+	cfg.Step = func(op, step, _ string) error {
+		if op == "remove" && step == "files" && failing {
+			return oops
+		}
+		return nil
+	}
+	dismantle(t, cfg)
+	d := open(t, cfg)
+	started(t, d, sandbox.Spec{ID: "b1"})
+	if err := d.Remove(t.Context(), "b1"); !errors.Is(err, oops) {
+		t.Errorf("remove: %v", err)
+	}
+	data, err := os.ReadFile(filepath.Join(cfg.DataDir, "boxes", "b1", "box.json"))
+	var rec struct{ Run any }
+	if err := errors.Join(err, json.Unmarshal(data, &rec)); err != nil || rec.Run != nil {
+		t.Errorf("run %v, %v", rec.Run, err)
+	}
+	failing = false
+}
+
+// A box is removed however deep its directories are, with the descriptors that
+// there are.
+func TestRemoveDeepBox(t *testing.T) {
+	d, _ := box(t, sandbox.Spec{})
+	if res := python(t, d, "b1", "import os\nos.chdir('/tmp')\nfor i in range(3000): os.mkdir('d'); os.chdir('d')"); code(res) != 0 {
+		t.Fatalf("%q", res.Stderr)
+	}
+	if res := python(t, d, "b1", "import os\nos.chdir('/root')\nfor i in range(3000): os.mkdir('d'); os.chdir('d')"); code(res) != 0 {
+		t.Fatalf("%q", res.Stderr)
+	}
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 1024, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err := d.Remove(t.Context(), "b1")
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A box whose record says nothing goes on, and nobody gets its ids and address.
 func TestUnreadableRecord(t *testing.T) {
 	d, cfg := box(t, sandbox.Spec{})
@@ -221,11 +336,46 @@ func TestUnreadableRecord(t *testing.T) {
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Errorf("its PID 1: %v", err)
 	}
+	if err := d.Stop(t.Context(), "b1", 0); !errors.Is(err, sandbox.ErrNotRunning) || !strings.Contains(err.Error(), "record") {
+		t.Errorf("stop: %v", err)
+	}
 	for _, id := range []string{"b1", "b2", "b3", "b4"} {
 		if err := d.Remove(t.Context(), id); err != nil {
 			t.Error(err)
 		}
 	}
+	wantNoTraces(t, cfg)
+}
+
+// The server of the instance finds a box without a readable record, and its
+// removal goes on after a restart.
+func TestUnreadableRecordIsManaged(t *testing.T) {
+	cfg, stuck := undead(t)
+	d := open(t, cfg)
+	started(t, d, sandbox.Spec{ID: "b1"})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(cfg.DataDir, "boxes", "b1", "box.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, cfg)
+	managed := sandbox.Filter{Labels: map[string]string{sandbox.LabelManagedBy: sandbox.ManagedBy, sandbox.LabelInstance: cfg.Instance}}
+	if infos, err := d.List(t.Context(), managed); err != nil || len(infos) != 1 || infos[0].ID != "b1" {
+		t.Errorf("boxes %+v, %v", infos, err)
+	}
+	stuck.Store(true)
+	if err := d.Remove(t.Context(), "b1"); !errors.Is(err, errUndead) {
+		t.Errorf("remove: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, cfg)
+	if infos, err := d.List(t.Context(), managed); err != nil || len(infos) != 1 || infos[0].State != sandbox.StateRemoving {
+		t.Errorf("boxes %+v, %v", infos, err)
+	}
+	endRemoval(t, d, "by_itself", stuck)
 	wantNoTraces(t, cfg)
 }
 

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/taibox/taibox/internal/probe"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -38,7 +38,7 @@ type rootFile struct {
 // therefore those of the box's root. A write is tried before it is handed out,
 // since an overlay without those credentials silently turns read-only.
 func (r *rootfs) mount() error {
-	return onOwnThread(func() error {
+	return probe.OnOwnThread(func() error {
 		if err := r.stage(); err != nil {
 			return err
 		}
@@ -86,17 +86,6 @@ func (r *rootfs) tryWorkDir() error {
 		return fmt.Errorf("make a work directory: %w", err)
 	}
 	return nil
-}
-
-// onOwnThread runs f on a thread that ends with it, so that f may change the
-// thread's credentials, namespaces and working directory.
-func onOwnThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread() // never unlocked: the thread ends
-		done <- f()
-	}()
-	return <-done
 }
 
 // stage mounts the data directory id-mapped on the staging directory.

@@ -44,8 +44,10 @@ func (b *box) start(ctx context.Context) (err error) {
 		return err
 	}
 	err = b.update(func(rec *record) {
+		if rec.StartedAt.IsZero() { // a later start is no part of the create
+			rec.Phases = slices.Concat(rec.Phases, trace.phases)
+		}
 		rec.State, rec.Reason, rec.Error, rec.StartedAt, rec.StoppedAt = sandbox.StateRunning, "", "", time.Now().UTC(), time.Time{}
-		rec.Phases = append(slices.DeleteFunc(rec.Phases, startPhase), trace.phases...)
 	})
 	if err != nil {
 		live.letGo(err)
@@ -65,7 +67,7 @@ func (b *box) launch(ctx context.Context, trace *trace, undo *lifecycle.Stack) (
 	before := b.rec
 	b.mu.Unlock()
 	if before.Run != nil {
-		if err := d.teardown(ctx, b.id, before.Run); err != nil {
+		if err := b.clearUp(ctx, before.Run); err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +78,7 @@ func (b *box) launch(ctx context.Context, trace *trace, undo *lifecycle.Stack) (
 				return err // the record keeps the run, so that removing can try again
 			}
 		}
-		return b.note(func(rec *record) { rec.Run, rec.State, rec.Reason = nil, before.State, before.Reason })
+		return b.dropRun(func(rec *record) { rec.State, rec.Reason = before.State, before.Reason })
 	})
 	if err := d.step("start", "namespaces", b.id); err != nil {
 		return nil, err
@@ -101,8 +103,6 @@ func (b *box) launch(ctx context.Context, trace *trace, undo *lifecycle.Stack) (
 	return live, nil
 }
 
-func startPhase(p sandbox.Phase) bool { return p.Name != "image" && p.Name != "record" }
-
 // startRun makes the run on the machine: network, root file system, process.
 func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error {
 	d := b.d
@@ -111,6 +111,8 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 		if err := d.network.detach(p.index); err != nil {
 			return err
 		}
+	} else if err := d.firewall.ensure(); err != nil {
+		return err
 	}
 	if err := d.step("start", "rootfs", b.id); err != nil {
 		return err
@@ -142,8 +144,12 @@ func (b *box) startRun(ctx context.Context, p pair, r *run, trace *trace) error 
 	if err := d.step("start", "runtime", b.id); err != nil {
 		return err
 	}
+	bridge, err := d.bridge.verified()
+	if err != nil {
+		return err
+	}
 	bundle := &bundle{
-		spec: spec, rootfs: root, bridge: d.bridge, userNS: p.userNS(), netNS: p.netNS(),
+		spec: spec, rootfs: root, bridge: bridge, userNS: p.userNS(), netNS: p.netNS(),
 		cgroup: d.cgroups.boxPath(b.id), hostname: b.hostname(), mounts: base.mounts, binds: binds, nofile: spec.OpenFiles, cgroups: d.cgroups,
 	}
 	oci, err := bundle.build()

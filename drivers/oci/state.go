@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/taibox/taibox/internal/durable"
+	"github.com/taibox/taibox/internal/rmtree"
 	"github.com/taibox/taibox/tai/sandbox"
 )
 
@@ -159,11 +160,11 @@ func (d *Driver) deleteBoxDir(id string) error {
 		if e.Name() == "box.json" {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		if err := rmtree.Remove(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := rmtree.Remove(dir); err != nil {
 		return err
 	}
 	return errors.Join(durable.SyncDir(filepath.Dir(dir)), d.forgetAside(id))

@@ -2,11 +2,8 @@ package oci
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -47,11 +44,7 @@ func (d *Driver) teardown(ctx context.Context, id string, r *run) error {
 		}
 		return removeRunDir(d.runDir(id))
 	})
-	err := g.Wait()
-	if err == nil {
-		d.pool.release(r.Index)
-	}
-	return err
+	return g.Wait()
 }
 
 // killRun kills PID 1, with which the kernel ends the box's whole pid
@@ -95,79 +88,6 @@ func (d *Driver) deleteContainer(ctx context.Context, id string) error {
 		}
 	}
 	return nil
-}
-
-// installBridge keeps a copy of the bridge under its hash, and shows it where
-// boxes can mount it from. Running boxes keep the one that they began with.
-func (d *Driver) installBridge() (string, error) {
-	src, err := os.Open(d.cfg.BridgePath)
-	if err != nil {
-		return "", fmt.Errorf("bridge: %w", err)
-	}
-	defer src.Close()
-	hash := sha256.New()
-	if _, err := io.Copy(hash, src); err != nil {
-		return "", fmt.Errorf("read bridge %s: %w", d.cfg.BridgePath, err)
-	}
-	sum := hex.EncodeToString(hash.Sum(nil))
-	keep := filepath.Join(d.cfg.DataDir, "bridge")
-	dir := filepath.Join(keep, sum)
-	if err := mkdirs(0o711, keep, dir); err != nil {
-		return "", noSpace(err)
-	}
-	if err := copyVerified(src, filepath.Join(dir, "taibox-bridge"), sum); err != nil {
-		return "", fmt.Errorf("keep bridge: %w", noSpace(err))
-	}
-	// DATA itself is closed to everybody, boxes too.
-	shown := filepath.Join(d.runRoot, "bridge")
-	if err := mkdirs(0o711, shown); err != nil {
-		return "", err
-	}
-	if mounts, err := mountsBelow(shown); err != nil || len(mounts) == 0 {
-		if err := errors.Join(err, unix.Mount(keep, shown, "", unix.MS_BIND, "")); err != nil {
-			return "", fmt.Errorf("show bridge at %s: %w", shown, err)
-		}
-	}
-	return filepath.Join(shown, sum, "taibox-bridge"), nil
-}
-
-// bridgeMode lets a box execute the bridge and not read it. The kernel makes a
-// program that its user cannot read undumpable from the first instruction, and
-// gives its /proc entries to nobody inside: would_dump in the kernel's fs/exec.c.
-const bridgeMode = 0o711
-
-// copyVerified copies src to path unless path already has that hash.
-func copyVerified(src io.ReadSeeker, path, sum string) (err error) {
-	if have, err := os.Open(path); err == nil {
-		hash := sha256.New()
-		_, err := io.Copy(hash, have)
-		err = errors.Join(err, have.Chmod(bridgeMode), have.Close())
-		if err == nil && hex.EncodeToString(hash.Sum(nil)) == sum {
-			return nil
-		}
-	}
-	if _, err := src.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".taibox-bridge.*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
-		}
-	}()
-	if _, err := io.Copy(tmp, src); err != nil {
-		return err
-	}
-	if err := errors.Join(tmp.Chmod(bridgeMode), tmp.Sync()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	return tmp.Close()
 }
 
 // Dismantle removes what the instance itself has on the machine: its firewall

@@ -11,7 +11,8 @@ const (
 	execSettleMost = 5 * time.Second        // the same, if that goes on
 	drainTimeout   = 2 * time.Second        // for the last words of a dead bridge
 	stopMargin     = 2 * time.Second        // beyond the grace, for the bridge to carry a stop out
-	firewallTick   = 10 * time.Second       // between looks at other tables' forward policies and the machine's resolvers
+	firewallTick   = 10 * time.Second       // between looks at our table, other tables' forward policies and the machine's resolvers
+	firewallRest   = 100 * time.Millisecond // after a look, however many changes there are
 	removeRetry    = 5 * time.Millisecond   // between tries to remove a cgroup whose processes are just going
 	removeTries    = 400                    // of them
 	removalLeast   = 100 * time.Millisecond // before a half-removed box is tried again, at first

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	goruntime "runtime"
 	"slices"
 	"strings"
 
@@ -100,7 +99,7 @@ func checkNftables(machine fs.FS) Check {
 	const name = "nftables"
 	drops, err := ForwardDrops()
 	if err == nil {
-		err = tryRules()
+		err = OnOwnThread(tryRules)
 	}
 	if c, ok := needsRoot(name, err); ok {
 		return c
@@ -120,32 +119,25 @@ const firewallModules = "nf_tables, nft_chain_nat, nft_masq, nft_ct and nft_fib_
 // tryRules adds rules of each kind that the driver's have, in a network
 // namespace that goes with its thread.
 func tryRules() error {
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("make network namespace: %w", err)
-			}
-			c, err := nftables.New()
-			if err != nil {
-				return fmt.Errorf("open nftables: %w", err)
-			}
-			table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "taibox-probe"})
-			add := func(kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority, exprs ...expr.Any) {
-				chain := c.AddChain(&nftables.Chain{Name: string(kind), Table: table, Type: kind, Hooknum: hook, Priority: priority})
-				c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
-			}
-			add(nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw,
-				&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, &expr.Ct{Register: 1, Key: expr.CtKeySTATUS})
-			add(nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, &expr.Masq{})
-			if err := c.Flush(); err != nil {
-				return fmt.Errorf("add nftables rules: %w", err)
-			}
-			return nil
-		}()
-	}()
-	return <-done
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make network namespace: %w", err)
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "taibox-probe"})
+	add := func(kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority, exprs ...expr.Any) {
+		chain := c.AddChain(&nftables.Chain{Name: string(kind), Table: table, Type: kind, Hooknum: hook, Priority: priority})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
+	}
+	add(nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw,
+		&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, &expr.Ct{Register: 1, Key: expr.CtKeySTATUS})
+	add(nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, &expr.Masq{})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("add nftables rules: %w", err)
+	}
+	return nil
 }
 
 func nftablesCheck(drops []ForwardDrop, legacy bool) Check {
