@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,6 +85,10 @@ func (f *firewall) look() {
 func (f *firewall) ensure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	generation, generr := rulesGeneration()
+	if generr == nil && generation == f.generation {
+		return nil
+	}
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -90,6 +96,9 @@ func (f *firewall) ensure() error {
 	for range layoutTries {
 		// What cannot be read, or differs, may be changing at this moment.
 		if now, err := f.layoutNow(c); err == nil && slices.Equal(now, f.layout) {
+			if generr == nil {
+				f.generation = generation
+			}
 			return nil
 		}
 	}
@@ -101,6 +110,30 @@ func (f *firewall) ensure() error {
 }
 
 const layoutTries = 3
+
+// rulesGeneration is what the kernel counts up with each change of the
+// machine's rules; it is never 0.
+func rulesGeneration() (uint32, error) {
+	const genID = 1 // NFTA_GEN_ID of linux/netfilter/nf_tables.h
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	answers, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation of nftables: %w", err)
+	}
+	for _, data := range answers {
+		attrs, err := nl.ParseRouteAttr(data[min(nl.SizeofNfgenmsg, len(data)):])
+		if err != nil {
+			return 0, fmt.Errorf("generation of nftables: %w", err)
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == genID && len(a.Value) == 4 {
+				return binary.BigEndian.Uint32(a.Value), nil
+			}
+		}
+	}
+	return 0, errors.New("the kernel tells no generation of nftables")
+}
 
 // follow makes the table know the machine's resolvers as they are now. A moment
 // without any is passed over.
