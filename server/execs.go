@@ -73,11 +73,19 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*output[any], error) 
 		until, stop = taisandbox.Feed(ctx, stream, in.Body.StdinB64[at:])
 		defer stop()
 		feed = false
+		// A key that ends is no client that goes.
+		defer context.AfterFunc(ctx, func() {
+			if errors.Is(context.Cause(ctx), rest.ErrUnauthenticated) {
+				stream.Close() //nolint:errcheck // it makes Collect return
+			}
+		})()
 	}
 	defer stream.Close()                                             //nolint:errcheck // what counts was read
 	defer context.AfterFunc(s.stopping, func() { stream.Close() })() //nolint:errcheck // it makes Collect return
 	res, err := taisandbox.Collect(until, stream, in.Body.StdinB64[at:], feed, spec.MaxOutput)
 	switch {
+	case errors.Is(context.Cause(ctx), rest.ErrUnauthenticated):
+		return nil, context.Cause(ctx)
 	case err != nil && s.stopping.Err() != nil:
 		return nil, &detailedError{fmt.Errorf("exec %s in box %s goes on: %w", stream.ID(), in.ID, rest.ErrStopping), map[string]any{"exec_id": stream.ID()}}
 	case err != nil:

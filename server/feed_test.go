@@ -13,6 +13,7 @@ import (
 
 	"github.com/taibox/taibox/api/rest"
 	"github.com/taibox/taibox/drivers/fake"
+	"github.com/taibox/taibox/internal/keystore"
 	"github.com/taibox/taibox/sandbox"
 	"github.com/taibox/taibox/server"
 	taisandbox "github.com/taibox/taibox/tai/sandbox"
@@ -180,18 +181,55 @@ func TestG11_InputOfAnother(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	b, err := f.manager.Get(f.ctx, "b1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server lets go a moment after it said that it would.
+	eventually(t, "the exec is free", func() bool {
+		s, err := b.AttachExec(f.ctx, execs[0].ID, taisandbox.AttachOptions{Hold: true})
+		return err == nil && s.Close() == nil
+	})
+	status, _, answer := f.repeat(t, "b1", "k", f.body)
+	if e := failure(t, answer); status != http.StatusConflict || e.Code != sandbox.ErrIdempotencyKey.Reason || e.Hint == "" || e.Details["exec_id"] != execs[0].ID {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// TestInputOfEndedKey: a key that ends takes its request with it, whatever is
+// still to be fed.
+func TestInputOfEndedKey(t *testing.T) {
+	let := make(chan struct{})
+	a, store := &asked{life: make(chan context.Context, 1)}, keystore.New()
+	t.Cleanup(store.Close)
+	w := newWorldWith(t, func(c *server.Config) { c.Authorizer, c.Keys = a, store }, late(let))
+	t.Cleanup(sync.OnceFunc(func() { close(let) }))
+	w.create(rest.CreateBox{ID: "b1", Owner: "ann"})
+	key, token, err := store.Create(keystore.Key{Owner: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(rest.ExecRequest{Cmd: []string{"late"}, StdinB64: input()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan struct{})
 	var status int
 	var answer string
-	eventually(t, "the exec is free", func() bool {
-		s, err := f.Attach(f.ctx, "b1", execs[0].ID, taisandbox.AttachOptions{Hold: true})
-		if err != nil {
-			return false
-		}
-		s.Close()
-		status, _, answer = f.repeat(t, "b1", "k", f.body)
-		return true
+	go func() {
+		defer close(answered)
+		status, _, answer = w.call(http.MethodPost, "/v1/sandboxes/b1/exec", string(raw), "Authorization", "Bearer "+token)
+	}()
+	<-a.life
+	eventually(t, "the command runs", func() bool {
+		execs, err := w.ListExecs(w.ctx, "b1")
+		return err == nil && len(execs) == 1 && execs[0].State == "running"
 	})
-	if e := failure(t, answer); status != http.StatusConflict || e.Code != sandbox.ErrIdempotencyKey.Reason || e.Hint == "" || e.Details["exec_id"] != execs[0].ID {
+	if _, err := store.Remove(key.ID); err != nil {
+		t.Fatal(err)
+	}
+	<-answered
+	if status != http.StatusUnauthorized || strings.Contains(answer, "ready") {
 		t.Errorf("%d %s", status, answer)
 	}
 }

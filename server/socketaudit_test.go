@@ -133,6 +133,10 @@ func TestA07_ReasonOutlivesTheBox(t *testing.T) {
 		return err == nil && b.Status == "failed"
 	})
 	k.restart() // one that failed is told of again, lest that was missed
+	eventually(t, "it is told again", func() bool {
+		told := slices.DeleteFunc(k.entries(t), func(e string) bool { return e != "system ends b1 : failed (oom)" })
+		return len(told) == 2
+	})
 	if err := k.RemoveBox(k.ctx, "b1"); err != nil {
 		t.Fatal(err)
 	}

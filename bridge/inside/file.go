@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,15 +66,20 @@ func (s *Server) file(conn *wire.Conn, req *wire.Request) error {
 	}
 	raiseOOMScore(pid)
 	begun.Close()
+	ready.SetReadDeadline(time.Now().Add(workerStart)) //nolint:errcheck // a pipe has deadlines
 	if _, err := ready.Read(make([]byte, 1)); err == nil {
 		return nil
 	}
+	s.reaper.kill(pid, unix.SIGKILL, false) //nolint:errcheck // it has ended, or somebody in the box has stopped it
 	end := <-exited
 	if end.ExitStatus() == goThrow {
 		return fmt.Errorf("%w: not even for the threads of one", sandbox.ErrProcessLimit)
 	}
 	return fmt.Errorf("%w: the process for the file ended before it began, wait status %#x", sandbox.ErrBridgeLost, uint32(end))
 }
+
+// workerStart bounds how long a process for a file may take to begin.
+const workerStart = 30 * time.Second
 
 // goThrow is the code with which a program of Go ends that can have no more threads.
 const goThrow = 2

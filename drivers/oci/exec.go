@@ -330,7 +330,7 @@ func (d *Driver) ListExecs(ctx context.Context, id string) ([]sandbox.ExecInfo, 
 	live := b.live
 	known := map[string]sandbox.ExecInfo{}
 	for eid, e := range b.execs {
-		known[eid] = e.info
+		known[eid] = ofEarlierRun(e.info)
 	}
 	b.mu.Unlock()
 	if live != nil {
@@ -403,11 +403,24 @@ func (d *Driver) execInfo(ctx context.Context, verb, id, execID string, ask func
 		if e == nil || !errors.Is(err, sandbox.ErrExecNotFound) {
 			return info, wrapExec(verb, execID, id, err)
 		}
+		info = ofEarlierRun(info)
 	}
-	if e == nil {
+	switch {
+	case e == nil:
 		return info, wrapExec(verb, execID, id, sandbox.ErrExecNotFound)
+	case live == nil:
+		info = ofEarlierRun(info)
 	}
 	return info, nil
+}
+
+// ofEarlierRun is the record of an exec that no bridge knows: what it left
+// behind has ended with its box.
+func ofEarlierRun(info sandbox.ExecInfo) sandbox.ExecInfo {
+	if info.Done() {
+		info.Leftover = 0
+	}
+	return info
 }
 
 // KillExec implements [sandbox.Sandbox].

@@ -208,6 +208,10 @@ func (b *box) logLimitLocked(asked int64) int64 {
 	return min(asked, max(left, leastLog))
 }
 
+// leastKept is how many finished execs are kept however much running ones
+// write: whoever waits for one that has just ended is to find it.
+const leastKept = 8
+
 // trimExecs drops the oldest finished execs beyond what is kept. What running
 // ones have written counts too.
 func (b *box) trimExecs() {
@@ -236,7 +240,7 @@ func (b *box) trimExecs() {
 	}
 	slices.SortFunc(finished, func(x, y *execFile) int { return x.info.Ended.Compare(y.info.Ended) })
 	for i, e := range finished {
-		if len(finished)-i <= keepExecs && bytes <= keepBytes {
+		if left := len(finished) - i; left <= keepExecs && (bytes <= keepBytes || left <= leastKept) {
 			return
 		}
 		bytes -= e.info.Bytes - e.info.FirstOffset

@@ -467,8 +467,12 @@ func (b *box) endRun(ctx context.Context, live *liveBox, state sandbox.State, re
 	return b.dropRun(ended)
 }
 
-// clearUp removes what is left of a run of which nobody saw the end.
+// clearUp removes what is left of a run of which nobody saw the end. A driver
+// that closes has let go of boxes that go on.
 func (b *box) clearUp(ctx context.Context, r *run) error {
+	if b.d.ctx.Err() != nil {
+		return errClosed
+	}
 	if err := b.d.teardown(ctx, b.id, r); err != nil {
 		return err
 	}

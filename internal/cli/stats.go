@@ -99,6 +99,9 @@ func (m *meter) measure(ctx context.Context) ([]boxStats, error) {
 	now := map[string]rest.Stats{}
 	for i := range all {
 		s := &all[i]
+		if s.Error != "" {
+			continue // nothing to compare with, now or next time
+		}
 		now[s.ID] = s.Stats
 		if before, ok := m.last[s.ID]; ok {
 			s.CPUPercent = percent(s.CPUMs-before.CPUMs, s.Time.Sub(before.Time))

@@ -12,6 +12,7 @@ import (
 func ending(e *env) {
 	e.cases([]testCase{
 		{"C01-child-holds-output", childHoldsOutput},
+		{"C01-leftover-ends", leftoverEnds},
 		{"C02-all-of-the-leaders-output", leadersOutput},
 		{"C05-timeout", timeouts},
 		{"D01-D02-timeout-ends-the-tree", timeoutEndsTree},
@@ -52,6 +53,32 @@ func childHoldsOutput(e *env) {
 		e.ok(err)
 		e.wantEnd(x, sandbox.ReasonExit, 0) // written once
 	}
+}
+
+// leftoverEnds: what an exec leaves behind ends with the box, and none of it is
+// told of when the box runs again.
+func leftoverEnds(e *env) {
+	id := e.started()
+	res := e.run(id, e.commands.Spawn(0, time.Hour, true))
+	told := func(when string) {
+		e.Helper()
+		x, err := e.d.InspectExec(e.ctx, id, res.ID)
+		e.ok(err)
+		if x.Leftover != 0 {
+			e.Errorf("%s: %d processes are left over", when, x.Leftover)
+		}
+		all, err := e.d.ListExecs(e.ctx, id)
+		e.ok(err)
+		for _, x := range all {
+			if x.Leftover != 0 {
+				e.Errorf("%s: %d processes are listed as left over", when, x.Leftover)
+			}
+		}
+	}
+	e.ok(e.d.Stop(e.ctx, id, 0))
+	told("stopped")
+	e.ok(e.d.Start(e.ctx, id))
+	told("started again")
 }
 
 func leadersOutput(e *env) {
