@@ -25,47 +25,16 @@ func (s *Server) file(conn *wire.Conn, req *wire.Request) error {
 	if err != nil {
 		return err
 	}
-	who, err := lookupUser(b.User)
-	if err != nil {
-		return err
-	}
-	uc, ok := conn.Conn.(*net.UnixConn)
-	if !ok {
-		return fmt.Errorf("%w: files over this transport", sandbox.ErrUnsupported)
-	}
-	sock, err := uc.File()
-	if err != nil {
-		return err
-	}
-	defer sock.Close()
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	defer w.Close()
-	// A request is smaller than a pipe.
-	if err := json.NewEncoder(w).Encode(b); err != nil {
-		return err
-	}
 	ready, begun, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer ready.Close()
-	defer begun.Close()
-	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{r.Fd(), begun.Fd(), s.null.Fd(), sock.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}}
-	if os.Geteuid() == 0 {
-		attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups}
-	}
-	pid, exited, err := s.reaper.start(func() (int, error) {
-		return syscall.ForkExec("/proc/self/exe", []string{"taibox-bridge", FileWorker}, attr)
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", sandbox.ErrProcessLimit, err)
-	}
-	raiseOOMScore(pid)
+	pid, exited, err := s.forkWorker(conn, b, begun)
 	begun.Close()
+	if err != nil {
+		return err
+	}
 	ready.SetReadDeadline(time.Now().Add(workerStart)) //nolint:errcheck // a pipe has deadlines
 	if _, err := ready.Read(make([]byte, 1)); err == nil {
 		return nil
@@ -76,6 +45,48 @@ func (s *Server) file(conn *wire.Conn, req *wire.Request) error {
 		return fmt.Errorf("%w: not even for the threads of one", sandbox.ErrProcessLimit)
 	}
 	return fmt.Errorf("%w: the process for the file ended before it began, wait status %#x", sandbox.ErrBridgeLost, uint32(end))
+}
+
+// forkWorker starts the process for a file, which says on begun that it has the
+// connection.
+func (s *Server) forkWorker(conn *wire.Conn, b *wire.File, begun *os.File) (pid int, exited <-chan unix.WaitStatus, err error) {
+	s.blocking <- struct{}{}
+	defer func() { <-s.blocking }()
+	who, err := lookupUser(b.User)
+	if err != nil {
+		return 0, nil, err
+	}
+	uc, ok := conn.Conn.(*net.UnixConn)
+	if !ok {
+		return 0, nil, fmt.Errorf("%w: files over this transport", sandbox.ErrUnsupported)
+	}
+	sock, err := uc.File()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer sock.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer r.Close()
+	defer w.Close()
+	// A request is smaller than a pipe.
+	if err := json.NewEncoder(w).Encode(b); err != nil {
+		return 0, nil, err
+	}
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{r.Fd(), begun.Fd(), s.null.Fd(), sock.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	if os.Geteuid() == 0 {
+		attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups}
+	}
+	pid, exited, err = s.reaper.start(func() (int, error) {
+		return syscall.ForkExec("/proc/self/exe", []string{"taibox-bridge", FileWorker}, attr)
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", sandbox.ErrProcessLimit, err)
+	}
+	raiseOOMScore(pid)
+	return pid, exited, nil
 }
 
 // workerStart bounds how long a process for a file may take to begin.

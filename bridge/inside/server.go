@@ -32,14 +32,15 @@ type Config struct {
 
 // Server is PID 1 of a box.
 type Server struct {
-	cfg     Config
-	reaper  *reaper
-	null    *os.File
-	started time.Time
-	quit    chan struct{} // closed when the process is about to end
-	conns   sync.WaitGroup
-	alone   alone
-	oom     oomCounter
+	cfg      Config
+	reaper   *reaper
+	null     *os.File
+	started  time.Time
+	quit     chan struct{} // closed when the process is about to end
+	conns    sync.WaitGroup
+	blocking chan struct{} // has a token for each request that may keep a thread
+	alone    alone
+	oom      oomCounter
 
 	mu       sync.Mutex
 	arriving map[chan struct{}]struct{} // of each connection that may yet start an exec, closed then
@@ -102,7 +103,7 @@ func Run(cfg Config) error {
 	}
 	s := &Server{
 		cfg: cfg, reaper: newReaper(), null: null, started: time.Now(), quit: make(chan struct{}),
-		arriving: map[chan struct{}]struct{}{}, execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}),
+		arriving: map[chan struct{}]struct{}{}, execs: map[string]*exec{}, watchers: map[*watcher]struct{}{}, stopped: make(chan struct{}), blocking: make(chan struct{}, maxBlocking),
 	}
 	s.alone.end = s.endAlone
 	defer s.alone.close()

@@ -20,6 +20,8 @@ func (s *Server) startExec(req *wire.Exec, files *passed) (*exec, error) {
 	if err := checkExec(req); err != nil {
 		return nil, err
 	}
+	s.blocking <- struct{}{}
+	defer func() { <-s.blocking }()
 	who, err := lookupUser(req.User)
 	if err != nil {
 		return nil, err

@@ -10,10 +10,14 @@ import (
 // commands that take every process that the box may have must find those of
 // the bridge there already. It is within what the node adds to the box's limit
 // for the bridge.
-const ownThreads = 18
+const ownThreads = 40
 
 // workerThreads is the same for a process that works on one file.
 const workerThreads = 3
+
+// maxBlocking is how many requests at a time may be in calls that keep a thread
+// each: fewer than there are threads, so that none has to be made.
+const maxBlocking = 8
 
 // ReserveThreads makes the bridge's threads ahead.
 func ReserveThreads() { reserveThreads(ownThreads) }

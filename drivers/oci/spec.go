@@ -23,7 +23,7 @@ const (
 	// so that no image and no commit ever has a trace of it.
 	bridgePath = "/dev/taibox/bridge"
 	// bridgePids is what the bridge's own threads may take of the pids limit.
-	bridgePids = 24
+	bridgePids = 48
 	// defaultShm is the size of /dev/shm, as Docker has it.
 	defaultShm = "size=65536k"
 	cpuPeriod  = 100_000 // microseconds
