@@ -49,7 +49,7 @@ func TestF02Subreaper(t *testing.T) {
 func TestSignalsFromInside(t *testing.T) {
 	needRoot(t)
 	b := start(t)
-	res := b.exec(sh("for i in $(seq 1 64); do case $i in 32|33) ;; *) kill -$i 1 2>/dev/null;; esac; done; sleep 0.3; echo alive"))
+	res := b.exec(sh("for i in $(seq 1 64); do kill -$i 1 2>/dev/null; done; sleep 0.3; echo alive"))
 	if string(res.Stdout) != "alive\n" {
 		t.Fatalf("%q %q", res.Stdout, res.Stderr)
 	}

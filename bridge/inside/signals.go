@@ -28,11 +28,7 @@ func catchSignals() (outside <-chan struct{}, stop func()) {
 			signal.Notify(all, s)
 		}
 	}
-	// os/signal leaves these two to C libraries. Ignored ones would stay so in
-	// every command.
-	for _, s := range []syscall.Signal{32, 33} {
-		sigaction(s, new(kernelSigaction), nil)
-	}
+	discard(32, 33, 34)
 	hookTerm()
 	told := make(chan struct{}, 1)
 	quit := make(chan struct{})
@@ -66,6 +62,21 @@ type kernelSigaction struct {
 	flags    uint64
 	restorer uintptr
 	mask     uint64
+}
+
+// discard catches signals that os/signal leaves to C libraries, and does nothing
+// about them. Ignored ones would stay so in every command; by default they end
+// PID 1 if they come while its first thread has them blocked, as in each fork:
+// the kernel then does not look at whose they are.
+func discard(signals ...syscall.Signal) {
+	var act kernelSigaction
+	if discardHandlerPC == 0 || !sigaction(unix.SIGTERM, nil, &act) {
+		return
+	}
+	act.handler = discardHandlerPC // with the flags of a handler of Go's
+	for _, s := range signals {
+		sigaction(s, &act, nil)
+	}
 }
 
 // hookTerm puts a handler in front of Go's that looks at who sent the signal:

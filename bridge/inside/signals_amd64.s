@@ -13,3 +13,11 @@ next:
 
 DATA ·termHandlerPC(SB)/8, $·termHandler(SB)
 GLOBL ·termHandlerPC(SB), NOPTR, $8
+
+// It returns to the kernel by the restorer that the sigaction names, or by the
+// link register.
+TEXT ·discardHandler(SB), NOSPLIT|NOFRAME, $0-0
+	RET
+
+DATA ·discardHandlerPC(SB)/8, $·discardHandler(SB)
+GLOBL ·discardHandlerPC(SB), NOPTR, $8

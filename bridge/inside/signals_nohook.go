@@ -3,4 +3,4 @@
 package inside
 
 // Without a hook every SIGTERM counts as one from inside.
-var nextTermHandler, termHandlerPC uintptr
+var nextTermHandler, termHandlerPC, discardHandlerPC uintptr
